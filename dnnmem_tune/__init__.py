@@ -1,0 +1,1 @@
+"""GPU memory of a training job, before it runs."""

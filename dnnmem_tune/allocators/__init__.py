@@ -1,0 +1,1 @@
+"""Deterministic simulations of the GPU allocators of the frameworks."""

@@ -1,0 +1,4 @@
+"""What operators take beyond their outputs: kernel scratch, workspaces, reserves.
+
+No framework is imported here: a rule gets numbers and the target's properties, and gives bytes.
+"""

@@ -1,0 +1,1 @@
+"""Numbers to text and JSON; nothing here decides anything."""

@@ -1,0 +1,1 @@
+"""One module per host of a hyperparameter search."""
