@@ -58,7 +58,8 @@ def decode_trace(document: Any) -> MemoryTrace:
                 for size, category, operation, optional in document["storages"]
             ),
             operations=tuple(
-                Operation(name, module, phases[phase], step) for name, module, phase, step in document["operations"]
+                Operation(name, module, phases[phase], step)
+                for name, module, phase, step in document["operations"]
             ),
             events=tuple(document["events"]),
             marks=tuple(Mark(name, event) for name, event in document["marks"]),
