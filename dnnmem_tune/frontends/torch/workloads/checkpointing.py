@@ -1,0 +1,44 @@
+"""Activation checkpointing of a model, by its own switch or by the classes of its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dnnmem_tune.errors import UsageError
+
+
+def enable_checkpointing(model: nn.Module, blocks: Sequence[str], *, reentrant: bool) -> None:
+    """Make blocks of ``model`` keep only their inputs, and compute the rest again in backward.
+
+    Args:
+        model: The model; changed in place.
+        blocks: Names of the module classes to checkpoint; empty: use the model's own switch, that of
+            Hugging Face (``gradient_checkpointing_enable``) or of timm (``set_grad_checkpointing``).
+        reentrant: Use the older kind, which runs the block's backward inside the outer one.
+
+    Raises:
+        UsageError: If there is neither such a block nor a switch.
+
+    """
+    chosen = [module for module in model.modules() if type(module).__name__ in blocks]
+    for module in chosen:
+        # An attribute of the instance: names of modules and parameters stay what they were.
+        module.forward = partial(checkpoint, module.forward, use_reentrant=reentrant)
+    if chosen:
+        return
+    hugging_face = getattr(model, "gradient_checkpointing_enable", None)
+    timm = getattr(model, "set_grad_checkpointing", None)
+    if not blocks and callable(hugging_face):
+        hugging_face({"use_reentrant": reentrant})
+    elif not blocks and callable(timm):
+        timm(True)
+    else:
+        missing = f"no module of class {' or '.join(blocks)}" if blocks else "no switch for it"
+        raise UsageError(
+            f"checkpointing is asked for, but {type(model).__name__} has {missing}; name the classes of its "
+            "blocks in TrainingStep(checkpoint_blocks=...)"
+        )
