@@ -1,1 +1,107 @@
 """Where traces come from: the only place that imports a framework, and only in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from dnnmem_tune import __version__
+from dnnmem_tune.errors import UsageError
+from dnnmem_tune.frontends.base import DEFAULT_STEPS, RecordRequest
+from dnnmem_tune.frontends.trace_store import DiskStore
+from dnnmem_tune.frontends.traced import TracedWorkload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """How and for which device a workload is to be traced."""
+
+    framework: str = "torch"
+
+    recorder: str = "auto"
+    """``fake`` or ``emulated`` (PyTorch only); ``auto`` takes the most exact one that works here."""
+
+    compute_capability: tuple[int, int] = (8, 0)
+
+    total_bytes: int = 80 << 30
+    """Memory that the device tells the workload it has."""
+
+    num_sms: int = 108
+    """Multiprocessors that the device tells the workload it has."""
+
+    num_steps: int = DEFAULT_STEPS
+
+    time_limit: float = 180.0
+    """Seconds that one trace may take."""
+
+    memory_limit: int = 8 << 30
+    """Bytes of host memory that one trace may use."""
+
+    cache_dir: Path | None = None
+    """Where traces are kept between runs; none are kept where it is not given."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """What only one front-end understands."""
+
+
+def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    """Return the traces of a workload; nothing runs until a trace is asked for.
+
+    Args:
+        workload: A reference (``train.py:build``, a built-in name, ...), a function, or a ``TrainingStep``.
+        params: Hyperparameters of the workload; JSON values.
+        tracing: For which device, and within which limits.
+
+    Raises:
+        UsageError: If the framework is not known or the cache folder cannot be written.
+        WorkloadError: If the workload cannot be found.
+
+    """
+    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {"torch": _open_torch}
+    opener = openers.get(tracing.framework)
+    if opener is None:
+        raise UsageError(f"framework {tracing.framework!r} is not known; choose one of {', '.join(openers)}")
+    return opener(workload, params, tracing)
+
+
+def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.torch.client import TorchRecorder
+    from dnnmem_tune.frontends.torch.workloads.by_value import reference_of
+    from dnnmem_tune.frontends.torch.workloads.fingerprint import workload_fingerprint
+
+    reference = workload if isinstance(workload, str) else reference_of(workload)
+    fingerprint = workload_fingerprint(reference)
+    recorder = TorchRecorder(
+        reference,
+        compute_capability=tracing.compute_capability,
+        total_bytes=tracing.total_bytes,
+        num_sms=tracing.num_sms,
+        time_limit=tracing.time_limit,
+        memory_limit=tracing.memory_limit,
+    )
+    request = RecordRequest(
+        workload=reference,
+        batch_size=1,
+        params=params,
+        compute_capability=tracing.compute_capability,
+        total_bytes=tracing.total_bytes,
+        num_sms=tracing.num_sms,
+        num_steps=tracing.num_steps,
+    )
+    store = DiskStore(tracing.cache_dir) if tracing.cache_dir is not None else None
+    return TracedWorkload(
+        recorder,
+        request,
+        store=store,
+        fingerprint=f"dnnmem_tune {__version__}, torch {_release('torch')}, {recorder.name}, {fingerprint}",
+    )
+
+
+def _release(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,72 @@
+"""Values of small CPU tensors, kept beside the fake tensors that have none.
+
+A trace has no data, yet programs compute *sizes* with small CPU tensors: drop-path rates
+from ``torch.linspace``, the widths of a RegNet, a list of sequence lengths. Every
+deterministic operator on small CPU tensors with known values is therefore also run for
+real, on values kept here. Tensors on the device have no values: whatever is read from
+them on the host is a placeholder, and is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+_MAX_ELEMENTS = 1 << 16
+"""Larger CPU tensors are data or weights; no program computes a size with them."""
+
+_ATTRIBUTE = "_dnnmem_value"
+
+
+def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the real tensor behind ``tensor``, or nothing where its values are not known."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor if tensor.device.type == "cpu" else None
+    value: torch.Tensor | None = getattr(tensor, _ATTRIBUTE, None)
+    if value is None and tensor.device.type == "cpu":
+        value = tensor.constant
+    return value
+
+
+def follow(func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any) -> None:
+    """Run an operator on known values too, and attach the results to its fake outputs.
+
+    Where an argument's value is not known, what the operator writes is not known either.
+    """
+    flat_outputs = [out for out in tree_flatten(outputs)[0] if isinstance(out, torch.Tensor)]
+    if any(out.device.type != "cpu" or out.numel() > _MAX_ELEMENTS for out in flat_outputs):
+        return
+    leaves, layout = tree_flatten((args, kwargs))
+    values = [known_value(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    unknown = any(
+        isinstance(leaf, torch.Tensor) and value is None for leaf, value in zip(leaves, values, strict=True)
+    )
+    if unknown or torch.Tag.nondeterministic_seeded in func.tags or _is_uninitialised(func):  # type: ignore[attr-defined]
+        _forget(func, args, flat_outputs)
+        return
+    real_args, real_kwargs = tree_unflatten(values, layout)
+    with _disable_current_modes():
+        real_outputs = func(*real_args, **real_kwargs)
+    flat_real = [out for out in tree_flatten(real_outputs)[0] if isinstance(out, torch.Tensor)]
+    for fake, real in zip(flat_outputs, flat_real, strict=False):
+        if isinstance(fake, FakeTensor):
+            setattr(fake, _ATTRIBUTE, real)
+
+
+def _is_uninitialised(func: Any) -> bool:
+    name: str = func._schema.name
+    return name.startswith(("aten::empty", "aten::new_empty"))
+
+
+def _forget(func: Any, args: Any, outputs: list[torch.Tensor]) -> None:
+    written = list(outputs)
+    if func._schema.is_mutable:
+        written += [arg for arg in args if isinstance(arg, torch.Tensor)]
+    for tensor in written:
+        if isinstance(tensor, FakeTensor) and hasattr(tensor, _ATTRIBUTE):
+            delattr(tensor, _ATTRIBUTE)
