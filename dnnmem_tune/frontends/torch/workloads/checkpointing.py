@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,7 +29,7 @@ def enable_checkpointing(model: nn.Module, blocks: Sequence[str], *, reentrant: 
     chosen = [module for module in model.modules() if type(module).__name__ in blocks]
     for module in chosen:
         # An attribute of the instance: names of modules and parameters stay what they were.
-        module.forward = partial(checkpoint, module.forward, use_reentrant=reentrant)
+        module.forward = partial(_checkpointed, module.forward, reentrant)
     if chosen:
         return
     hugging_face = getattr(model, "gradient_checkpointing_enable", None)
@@ -42,3 +44,11 @@ def enable_checkpointing(model: nn.Module, blocks: Sequence[str], *, reentrant: 
             f"checkpointing is asked for, but {type(model).__name__} has {missing}; name the classes of its "
             "blocks in TrainingStep(checkpoint_blocks=...)"
         )
+
+
+def _checkpointed(forward: Callable[..., Any], reentrant: bool, *inputs: Any, **options: Any) -> Any:
+    # The reentrant kind gives no gradients to a block none of whose inputs needs one, such as the
+    # first, which takes the images; there it must be left out.
+    if reentrant and not any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
+        return forward(*inputs, **options)
+    return checkpoint(forward, *inputs, use_reentrant=reentrant, **options)

@@ -13,3 +13,22 @@ def images_and_classes(
     """Return images and the class of each."""
     images = torch.randn(batch_size, in_channels, image_size, image_size)
     return images, torch.randint(0, num_classes, (batch_size,))
+
+
+def images_and_masks(batch_size: int, image_size: int = 512, in_channels: int = 3, num_classes: int = 2) -> Batch:
+    """Return images and the class of each pixel."""
+    images = torch.randn(batch_size, in_channels, image_size, image_size)
+    return images, torch.randint(0, num_classes, (batch_size, image_size, image_size))
+
+
+def vectors_and_classes(batch_size: int, in_features: int = 784, num_classes: int = 10) -> Batch:
+    """Return feature vectors and the class of each."""
+    return torch.randn(batch_size, in_features), torch.randint(0, num_classes, (batch_size,))
+
+
+def tokens_and_targets(batch_size: int, seq_len: int, vocab_size: int) -> Batch:
+    """Return tokens and, for every position, the token to predict; each ``(batch_size, seq_len)``."""
+    return (
+        torch.randint(0, vocab_size, (batch_size, seq_len)),
+        torch.randint(0, vocab_size, (batch_size, seq_len)),
+    )
