@@ -1,0 +1,140 @@
+"""The constants that decide how PyTorch's CUDA caching allocator rounds, splits and reserves.
+
+The values are those of PyTorch 2.13 and 2.14, whose headers agree. How the allocator uses
+them is in ``caching.py``; how ``PYTORCH_ALLOC_CONF`` changes them is in ``alloc_conf.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dnnmem_tune.allocators.alloc_conf import (
+    LARGE_REQUEST_BYTES,
+    LARGE_SEGMENT_BYTES,
+    NUM_ROUNDUP_INTERVALS,
+    read_alloc_conf,
+)
+from dnnmem_tune.units import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachingPolicy:
+    """One configuration of the caching allocator. The defaults are PyTorch's."""
+
+    min_block_bytes: int = 512
+    """Every block is a multiple of this. Source: ``kMinBlockSize`` in ``c10/core/AllocatorConfig.h``."""
+
+    small_request_bytes: int = MIB
+    """Blocks up to this size come from the small pool. Source: ``kSmallSize``, same file."""
+
+    small_segment_bytes: int = 2 * MIB
+    """What the small pool asks the driver for at once. Source: ``kSmallBuffer``, same file."""
+
+    large_request_bytes: int = LARGE_REQUEST_BYTES
+    """Blocks of at least this size get a segment of their own. Source: ``kMinLargeAlloc``, same file."""
+
+    large_segment_bytes: int = LARGE_SEGMENT_BYTES
+    """What the large pool asks the driver for when the block is below ``large_request_bytes``.
+
+    Source: ``large_segment_size_`` in ``c10/core/AllocatorConfig.h``; ``kLargeBuffer`` in older releases.
+    """
+
+    segment_rounding_bytes: int = 2 * MIB
+    """A segment of its own is a multiple of this. Source: ``kRoundLarge``, same file."""
+
+    driver_page_bytes: int = 2 * MIB
+    """``cudaMalloc`` takes whole pages of this size off the card.
+
+    Source: ``cuMemGetAllocationGranularity`` on Pascal and later.
+    """
+
+    max_split_bytes: int | None = None
+    """Blocks of at least this size are never split; ``None``: all may be. Key ``max_split_size_mb``."""
+
+    max_non_split_rounding_bytes: int = 20 * MIB
+    """An unsplittable block serves a request if it is less than this much larger.
+
+    Key ``max_non_split_rounding_mb``.
+    """
+
+    roundup_divisions: tuple[int, ...] = ()
+    """Steps between two powers of two that sizes are rounded up to; one number for each interval, or empty.
+
+    0 and 1 mean no such rounding. Key ``roundup_power2_divisions``.
+    """
+
+    collection_threshold: float | None = None
+    """Share of the allowed memory above which idle segments are released. Key ``garbage_collection_threshold``."""
+
+    expandable_segments: bool = False
+    """One address range per pool, backed page by page, instead of many segments."""
+
+    memory_fraction: float | None = None
+    """Share of the card's total memory that may be reserved.
+
+    Key ``per_process_memory_fraction``, or ``torch.cuda.set_per_process_memory_fraction``.
+    """
+
+    reject_beyond_fraction: bool = False
+    """Fail at once beyond ``memory_fraction`` instead of releasing the cache first.
+
+    Key ``throw_on_cudamalloc_oom``.
+    """
+
+    @classmethod
+    def from_alloc_conf(cls, text: str) -> CachingPolicy:
+        """Return the policy that a value of ``PYTORCH_ALLOC_CONF`` selects; empty for PyTorch's defaults.
+
+        Raises:
+            UsageError: If PyTorch would refuse the value, or the backend is not simulated.
+
+        Example:
+            >>> CachingPolicy.from_alloc_conf("max_split_size_mb:128").max_split_bytes
+            134217728
+
+        """
+        return cls(**read_alloc_conf(text))
+
+    def round_size(self, nbytes: int) -> int:
+        """Return the size of the smallest block that serves a request.
+
+        Args:
+            nbytes: Requested bytes, at least 1.
+
+        Source:
+            ``round_size`` and ``roundup_power2_next_division`` in ``c10/cuda/CUDACachingAllocator.cpp``.
+
+        Example:
+            >>> CachingPolicy().round_size(513)
+            1024
+            >>> CachingPolicy(roundup_divisions=(4,) * 16).round_size(1200 * 1024)
+            1310720
+
+        """
+        divisions = self._divisions(nbytes)
+        if divisions <= 1 or nbytes <= self.min_block_bytes * divisions:
+            return -(-nbytes // self.min_block_bytes) * self.min_block_bytes
+        step = (1 << (nbytes.bit_length() - 1)) // divisions
+        return -(-nbytes // step) * step
+
+    def segment_size(self, block_bytes: int) -> int:
+        """Return how much is requested from the driver when no cached block serves.
+
+        Args:
+            block_bytes: Size of the block, rounded.
+
+        Source:
+            ``get_allocation_size`` in ``c10/cuda/CUDACachingAllocator.cpp``.
+
+        """
+        if block_bytes <= self.small_request_bytes:
+            return self.small_segment_bytes
+        if block_bytes < self.large_request_bytes:
+            return self.large_segment_bytes
+        return -(-block_bytes // self.segment_rounding_bytes) * self.segment_rounding_bytes
+
+    def _divisions(self, nbytes: int) -> int:
+        if not self.roundup_divisions:
+            return 0
+        interval = nbytes.bit_length() - MIB.bit_length()
+        return self.roundup_divisions[min(max(interval, 0), NUM_ROUNDUP_INTERVALS - 1)]
