@@ -185,6 +185,28 @@ def find_max_batch(case: dict[str, Any], in_child: Callable[..., dict[str, Any]]
     }
 
 
+def answer_mask_questions() -> None:
+    """Let transformers learn that no token is padding and no sequences are packed, as it does on a GPU.
+
+    It reads that from the device to leave out attention masks. The stubs' kernels compute nothing, so every such
+    answer would be no, and the models would build masks that they do not build on a GPU. The operators still run.
+    """
+    from transformers import masking_utils
+
+    find_packed_sequence_indices = masking_utils.find_packed_sequence_indices
+    fast_all = masking_utils.fast_all
+
+    def find_none(position_ids: Any) -> None:
+        find_packed_sequence_indices(position_ids)
+
+    def is_all(tensor: Any) -> bool:
+        bool(fast_all(tensor))
+        return True
+
+    masking_utils.find_packed_sequence_indices = find_none
+    masking_utils.fast_all = is_all
+
+
 def record_card(arguments: argparse.Namespace, cases: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the answers of all cases on one card; the rig can be loaded for one card in a process only."""
     sys.path.insert(0, str(arguments.rig))
@@ -195,6 +217,7 @@ def record_card(arguments: argparse.Namespace, cases: list[dict[str, Any]]) -> d
     import torch  # noqa: F401  (imported before forking, so that no child has to)
 
     oracle.skip_cpu_init()
+    answer_mask_questions()
     answers: dict[str, Any] = {}
     for case in cases:
         events = arguments.events and arguments.events / f"{case['name']}.jsonl.gz"
