@@ -8,9 +8,11 @@ back. Comparing an unlimited peak with the limit instead would refuse jobs that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 
+from dnnmem_tune.allocators.base import AllocatorStats
 from dnnmem_tune.allocators.caching import CachingAllocator
 from dnnmem_tune.allocators.policy import CachingPolicy
 from dnnmem_tune.allocators.replay import Completed, OutOfMemory, Timeline, history, replay
@@ -33,6 +35,11 @@ from dnnmem_tune.operators.scratch import KernelTarget, SizeTable, scratch_bytes
 from dnnmem_tune.units import format_bytes
 
 _INT64_SAFE = 1 << 62
+_MOST_REPLAYED_BYTES = 1 << 46
+"""Memory of a card with room for anything: 64 TiB, half the addresses that an allocator has.
+
+A job that requests half of it or more is not replayed there; the bytes requested say enough.
+"""
 
 
 class Estimator:
@@ -83,12 +90,15 @@ class Estimator:
         self.context_bytes = device.context_bytes + extra_bytes
         margin = safety_bytes + int(safety_fraction * device.total_bytes)
         self.limit_bytes = device.total_bytes - device.occupied_bytes - margin
+        if self.policy.memory_fraction is not None:
+            share_bytes = int(self.policy.memory_fraction * device.total_bytes)
+            self.limit_bytes = min(self.limit_bytes, self.context_bytes + share_bytes)
         self.capacity_bytes = self.limit_bytes - self.context_bytes
         if self.capacity_bytes <= 0:
             raise UsageError(
                 f"{device.name} has {format_bytes(device.total_bytes)}; context and other processes take "
-                f"{format_bytes(self.context_bytes + device.occupied_bytes)} and a margin of {format_bytes(margin)} "
-                "leaves nothing; lower the safety margin or free the device"
+                f"{format_bytes(self.context_bytes + device.occupied_bytes)} and a margin of "
+                f"{format_bytes(margin)} leaves nothing; lower the safety margin or free the device"
             )
         self._optional = frozenset(i for i, storage in enumerate(trace.storages) if storage.optional)
         self._count_unknown = unknown_operators == "count"
@@ -117,16 +127,15 @@ class Estimator:
         sizes = self.sizes(batch_size)
         limited = self.replay(sizes)
         fits, reason = self._judge(limited, sizes)
-        # What a job that fails would need is asked of a card with room for it.
-        demand = limited if isinstance(limited.outcome, Completed) else self.replay(sizes, unlimited=True)
+        peak = limited.peak if isinstance(limited.outcome, Completed) else self._demand(batch_size, sizes)
         return MemoryEstimate(
             batch_size=batch_size,
             device=self.device,
             limit_bytes=self.limit_bytes,
-            peak_requested_bytes=demand.peak.requested_bytes,
-            peak_allocated_bytes=demand.peak.allocated_bytes,
-            peak_reserved_bytes=demand.peak.reserved_bytes,
-            peak_device_bytes=demand.peak.reserved_bytes + self.context_bytes,
+            peak_requested_bytes=peak.requested_bytes,
+            peak_allocated_bytes=peak.allocated_bytes,
+            peak_reserved_bytes=peak.reserved_bytes,
+            peak_device_bytes=peak.reserved_bytes + self.context_bytes,
             fits=fits,
             verdict_reason=reason,
             outcome=limited.outcome,
@@ -151,7 +160,7 @@ class Estimator:
 
         """
         sizes = self.sizes(batch_size)
-        if self._total.at(batch_size) >= _INT64_SAFE:
+        if self._overflows(batch_size):
             return _peak_of_whole_numbers(self.trace.events, sizes, self._optional)
         required = np.array(sizes, dtype=np.int64) * self._is_required
         if not len(self._indices):
@@ -173,39 +182,46 @@ class Estimator:
             raise UsageError(f"a batch size is a whole number of at least 1, got {batch_size!r}")
         model = conv_workspace if conv_workspace is not None else self.conv_workspace
         target = self.device.kernel_target(model)
-        if self._total.at(batch_size) >= _INT64_SAFE:
+        if self._overflows(batch_size):
             return _whole_number_sizes(self.trace, batch_size, target)
         if model not in self._tables:
             self._tables[model] = SizeTable(self.trace, target)
         return self._tables[model].at(batch_size)
 
-    def replay(self, sizes: Sequence[int], *, unlimited: bool = False, addresses_descend: bool = True) -> Timeline:
+    def replay(self, sizes: Sequence[int], *, unlimited: bool = False) -> Timeline:
         """Replay the trace with these sizes.
 
         Args:
             sizes: Bytes of every storage.
             unlimited: On a card with room for anything instead of the device's capacity.
-            addresses_descend: Whether the driver hands out new segments at descending addresses.
 
         """
-        allocator = self._allocator(unlimited=unlimited, addresses_descend=addresses_descend)
+        allocator = self._allocator(unlimited=unlimited)
         return replay(self.trace.events, sizes, allocator, optional=self._optional)
 
     def breakdown(self, estimate: MemoryEstimate, peak: PeakName = "allocated") -> Breakdown:
         """Return what occupies the device at a peak of ``estimate``."""
-        sizes, timeline = self._replay_of(estimate)
+        sizes = self.sizes(estimate.batch_size)
+        unlimited = not self._completed(estimate)
+        timeline = self.replay(sizes, unlimited=unlimited)
         event = timeline.peak_allocated_event if peak == "allocated" else timeline.peak_reserved_event
         if event < 0:
             raise UsageError("a trace that allocates nothing has no peak to break down")
-        allocator = self._allocator(unlimited=not self._completed(estimate))
-        until = replay(self.trace.events[: event + 1], sizes, allocator)
-        return break_down(self.trace, sizes, event, until.final, self.context_bytes)
+        until = replay(
+            self.trace.events[: event + 1], sizes, self._allocator(unlimited=unlimited), optional=self._optional
+        )
+        taken = list(sizes)
+        for index in until.skipped:
+            taken[index] = 0
+        return break_down(self.trace, taken, event, until.final, self.context_bytes)
 
     def steps(self, estimate: MemoryEstimate) -> tuple[StepPeak, ...]:
         """Return the peaks of each marked part of the job."""
-        sizes, _ = self._replay_of(estimate)
+        sizes = self.sizes(estimate.batch_size)
         allocator = self._allocator(unlimited=not self._completed(estimate))
-        return peaks_between_marks(self.trace, history(self.trace.events, sizes, allocator))
+        return peaks_between_marks(
+            self.trace, history(self.trace.events, sizes, allocator, optional=self._optional)
+        )
 
     def interval(self, estimate: MemoryEstimate) -> Interval:
         """Return where the device peak of ``estimate`` can lie."""
@@ -214,14 +230,6 @@ class Estimator:
         unlimited = not self._completed(estimate)
         peak = estimate.peak_reserved_bytes
         reasons = [self._context_reason()]
-        reasons.append(
-            reason_from(
-                "order of addresses",
-                "equal free blocks are told apart by their addresses, which the driver chooses",
-                peak,
-                [self._peak_reserved(sizes, unlimited, addresses_descend=False)],
-            )
-        )
         if any(isinstance(storage.size, Scratch) and storage.size.rule == RULE for storage in self.trace.storages):
             # Trying every algorithm is the user's own choice; the other two are the library's.
             others = {"none", "limited"} - {self.conv_workspace}
@@ -245,6 +253,29 @@ class Estimator:
             )
         return span(estimate.peak_device_bytes, reasons)
 
+    def without_bounded(self, sizes: Sequence[int]) -> list[int]:
+        """Return ``sizes`` with nothing for outputs that were bounded from above.
+
+        What other operators make of those outputs keeps its bound.
+        """
+        bounded = self.trace.coverage.bounded
+        operations = self.trace.operations
+        return [
+            0 if operations[storage.operation].name in bounded else nbytes
+            for storage, nbytes in zip(self.trace.storages, sizes, strict=True)
+        ]
+
+    def _overflows(self, batch_size: int) -> bool:
+        """Whether a sum of sizes, or the square of the batch size, may not fit 64 bits."""
+        return batch_size * batch_size >= _INT64_SAFE or self._total.at(batch_size) >= _INT64_SAFE
+
+    def _demand(self, batch_size: int, sizes: Sequence[int]) -> AllocatorStats:
+        """Return the peaks on a card with room for the job."""
+        requested_bytes = self.lower_bound(batch_size)
+        if requested_bytes > _MOST_REPLAYED_BYTES // 2:
+            return AllocatorStats(requested_bytes, requested_bytes, requested_bytes)
+        return self.replay(sizes, unlimited=True).peak
+
     def _judge(self, limited: Timeline, sizes: Sequence[int]) -> tuple[bool | None, str]:
         coverage = self.trace.coverage
         match limited.outcome:
@@ -262,39 +293,20 @@ class Estimator:
                     return None, f"what is known fits, but there is no memory rule for {names}"
                 return True, "every request is served within the limit"
 
-    def without_bounded(self, sizes: Sequence[int]) -> list[int]:
-        """Return ``sizes`` with nothing for outputs that were bounded from above.
-
-        What other operators make of those outputs keeps its bound.
-        """
-        bounded = self.trace.coverage.bounded
-        operations = self.trace.operations
-        return [
-            0 if operations[storage.operation].name in bounded else nbytes
-            for storage, nbytes in zip(self.trace.storages, sizes, strict=True)
-        ]
-
-    def _allocator(self, *, unlimited: bool, addresses_descend: bool = True) -> CachingAllocator:
-        capacity = None if unlimited else self.capacity_bytes
-        return CachingAllocator(
-            self.policy, capacity, self.device.total_bytes, addresses_descend=addresses_descend
-        )
-
-    def _replay_of(self, estimate: MemoryEstimate) -> tuple[list[int], Timeline]:
-        """Repeat the replay that gave the peaks; sizes are 0 for workspaces that found no room in it."""
-        sizes = self.sizes(estimate.batch_size)
-        timeline = self.replay(sizes, unlimited=not self._completed(estimate))
-        for index in timeline.skipped:
-            sizes[index] = 0
-        return sizes, timeline
+    def _allocator(self, *, unlimited: bool) -> CachingAllocator:
+        if unlimited:
+            # A share of the card is a limit too.
+            policy = replace(self.policy, memory_fraction=None)
+            return CachingAllocator(policy, _MOST_REPLAYED_BYTES, _MOST_REPLAYED_BYTES)
+        return CachingAllocator(self.policy, self.capacity_bytes, self.device.total_bytes)
 
     def _completed(self, estimate: MemoryEstimate) -> bool:
         return isinstance(estimate.outcome, Completed)
 
-    def _peak_reserved(self, sizes: Sequence[int], unlimited: bool, *, addresses_descend: bool = True) -> int:
-        timeline = self.replay(sizes, unlimited=unlimited, addresses_descend=addresses_descend)
+    def _peak_reserved(self, sizes: Sequence[int], unlimited: bool) -> int:
+        timeline = self.replay(sizes, unlimited=unlimited)
         if not isinstance(timeline.outcome, Completed):
-            timeline = self.replay(sizes, unlimited=True, addresses_descend=addresses_descend)
+            timeline = self.replay(sizes, unlimited=True)
         return timeline.peak.reserved_bytes
 
     def _context_reason(self) -> Reason:
@@ -311,10 +323,21 @@ class Estimator:
             framework=self.trace.framework,
             recorder=self.trace.recorder,
             traced_batch_sizes=self.trace.batch_sizes,
-            allocator=repr(self.policy),
+            allocator=_describe_policy(self.policy),
             conv_workspace=self.conv_workspace,
             device=self.device.source,
         )
+
+
+def _describe_policy(policy: CachingPolicy) -> str:
+    """Name the policy and what in it is not the default."""
+    default = CachingPolicy()
+    changed = [
+        f"{field.name}={getattr(policy, field.name)}"
+        for field in fields(policy)
+        if getattr(policy, field.name) != getattr(default, field.name)
+    ]
+    return " ".join(["PyTorch caching allocator", *changed])
 
 
 def _whole_number_sizes(trace: MemoryTrace, batch_size: int, target: KernelTarget) -> list[int]:
