@@ -35,7 +35,10 @@ def enable_checkpointing(model: nn.Module, blocks: Sequence[str], *, reentrant: 
     hugging_face = getattr(model, "gradient_checkpointing_enable", None)
     timm = getattr(model, "set_grad_checkpointing", None)
     if not blocks and callable(hugging_face):
-        hugging_face({"use_reentrant": reentrant})
+        try:
+            hugging_face({"use_reentrant": reentrant})
+        except ValueError as error:  # transformers: the model supports none
+            raise UsageError(f"checkpointing is asked for, but {error}") from error
     elif not blocks and callable(timm):
         timm(True)
     else:

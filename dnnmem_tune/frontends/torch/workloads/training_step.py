@@ -26,6 +26,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "zero_grad": ("start", "before_backward", "end"),
     "mode": ("train", "evaluate"),
 }
+_MOST_LISTED = 40
 _STRUCTURE = ("model", "inputs", "loss", "checkpoint_blocks", "defaults")
 
 
@@ -187,15 +188,18 @@ def check_names(given: Iterable[str], accepted: Iterable[str], *, of: str) -> No
         of: What takes them, for the message.
 
     Raises:
-        UsageError: For the first unknown name, with its near matches and all accepted names.
+        UsageError: For the first unknown name, with its near matches and the accepted names, unless those
+            are so many that the near matches say more.
 
     """
     known = sorted(accepted)
     for name in given:
         if name not in known:
-            raise UsageError(
-                f"{of} has no hyperparameter {name!r}{near(name, known)}; it takes {', '.join(known) or 'none'}"
-            )
+            listed = f"; it takes {', '.join(known) or 'none'}"
+            alike = near(name, known)
+            if alike and len(known) > _MOST_LISTED:
+                listed = ""
+            raise UsageError(f"{of} has no hyperparameter {name!r}{alike}{listed}")
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from dnnmem_tune.errors import UsageError
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -32,3 +34,14 @@ def tokens_and_targets(batch_size: int, seq_len: int, vocab_size: int) -> Batch:
         torch.randint(0, vocab_size, (batch_size, seq_len)),
         torch.randint(0, vocab_size, (batch_size, seq_len)),
     )
+
+
+def require_positions(seq_len: int, max_positions: int) -> None:
+    """Check that every token has a position; no error would tell before the kernel runs.
+
+    Raises:
+        UsageError: If ``seq_len`` is above ``max_positions``.
+
+    """
+    if seq_len > max_positions:
+        raise UsageError(f"seq_len={seq_len} is above max_positions={max_positions}; raise the latter too")

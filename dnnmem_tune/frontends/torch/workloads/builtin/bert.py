@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dnnmem_tune.frontends.torch.workloads.builtin.batches import Batch, tokens_and_targets
+from dnnmem_tune.frontends.torch.workloads.builtin.batches import Batch, require_positions, tokens_and_targets
 from dnnmem_tune.frontends.torch.workloads.builtin.losses import token_cross_entropy
 from dnnmem_tune.frontends.torch.workloads.training_step import TrainingStep
 
@@ -110,6 +110,7 @@ class BertForMaskedLM(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        require_positions(tokens.size(1), self.embeddings.positions.num_embeddings)
         hidden = self.embeddings(tokens)
         for layer in self.layers:
             hidden = layer(hidden)

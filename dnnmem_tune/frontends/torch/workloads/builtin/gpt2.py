@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dnnmem_tune.frontends.torch.workloads.builtin.batches import Batch, tokens_and_targets
+from dnnmem_tune.frontends.torch.workloads.builtin.batches import Batch, require_positions, tokens_and_targets
 from dnnmem_tune.frontends.torch.workloads.builtin.losses import token_cross_entropy
 from dnnmem_tune.frontends.torch.workloads.training_step import TrainingStep
 
@@ -80,6 +80,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        require_positions(tokens.size(1), self.wpe.num_embeddings)
         positions = torch.arange(tokens.size(1), device=tokens.device)
         x = self.dropout(self.wte(tokens) + self.wpe(positions))
         for block in self.blocks:
