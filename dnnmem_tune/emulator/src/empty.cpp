@@ -1,0 +1,2 @@
+// A library of generated stubs only.
+#include "card.h"
