@@ -189,7 +189,7 @@ def _entry_model() -> Any:
         model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
         name: str = Field(min_length=1)
-        total: int
+        total: int = Field(gt=0)
         compute_capability: tuple[int, int]
         sms: int = Field(ge=1, le=1024)
         aliases: tuple[str, ...] = ()
