@@ -5,8 +5,9 @@ fit by (size, address) in a small and a large pool, splitting, merging of free n
 release of the cache and a second attempt when the driver has no more, and then out of memory,
 as a value. Not here: several streams, CUDA graphs and other private pools, ``cudaMallocAsync``.
 
-Among equal free blocks the lowest address wins, and new segments lie below the older ones, as
-observed on real cards: that order decides which block is split next, and so what is reserved.
+Which of several free blocks of one size is taken decides which is split next, and so what is
+reserved. That rule changed between releases: see ``TieBreak``. A block's key orders by (size,
+address), and the simulated driver hands out addresses upwards or downwards to suit the rule.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dnnmem_tune.allocators.base import AllocatorStats
 from dnnmem_tune.allocators.driver import UNLIMITED, Driver
 from dnnmem_tune.allocators.expandable import ExpandableSegments
-from dnnmem_tune.allocators.policy import CachingPolicy
+from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.allocators.pool import ADDRESS_MASK, SIZE_SHIFT, FreeBlocks, Pool
 
 
@@ -49,7 +50,8 @@ class CachingAllocator:
         self.num_retries = 0
         self.peak_allocated_event = -1
         self.peak_reserved_event = -1
-        self._driver = Driver(capacity_bytes, policy.driver_page_bytes)
+        descending = policy.tie_break is TieBreak.LOWEST_ADDRESS
+        self._driver = Driver(capacity_bytes, policy.driver_page_bytes, descending=descending)
         total_bytes = self._driver.capacity_bytes if total_bytes is None else total_bytes
         self._allowed_bytes = UNLIMITED
         if policy.memory_fraction is not None:
@@ -93,9 +95,12 @@ class CachingAllocator:
         """Segments taken from the driver and not given back."""
         return len(self._small.segments) + len(self._large.segments)
 
-    def address_of(self, storage: int) -> int | None:
-        """Return where a storage's block starts, if it owns one."""
-        return self._addresses[storage] if self._block_bytes[storage] else None
+    def place_of(self, storage: int) -> tuple[int, int] | None:
+        """Return where a storage's block lies, if it owns one: start of its segment, and its own address."""
+        if not self._block_bytes[storage]:
+            return None
+        address = self._addresses[storage]
+        return self._driver.range_of(address), address
 
     def run(  # noqa: C901  one loop, since calls for its parts would double the time of an estimate
         self, events: Sequence[int], sizes: Sequence[int], start: int = 0, stop: int | None = None

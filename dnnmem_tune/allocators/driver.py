@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+
 from dnnmem_tune.units import MIB
 
 UNLIMITED = 1 << 62
 """Bytes; more than any card has."""
 
 _GUARD_BYTES = 2 * MIB
-_HIGHEST_ADDRESS = 1 << 47
+_MIDDLE_ADDRESS = 1 << 46
 
 
 class Driver:
     """Hands out device memory in whole pages until the capacity is reached.
 
-    Each address range lies below the last, with a gap, so that blocks of two segments never touch.
+    Address ranges are in one order, with gaps, so that blocks of two segments never touch. A
+    range that was given back is not handed out again, as on real cards it is not soon.
 
-    Source: ``cudaMalloc`` takes pages of 2 MiB off the card; the addresses it returns on real
-    cards descend, and a range that was given back is not handed out again soon.
+    Args:
+        capacity_bytes: What can be handed out; ``None`` is no limit.
+        page_bytes: Size of a page; ``cudaMalloc`` takes whole ones off the card.
+        descending: Whether each range lies below the last, as those of ``cudaMalloc`` do on real
+            cards, or above it.
+
     """
 
-    __slots__ = ("_lowest_address", "_page_bytes", "capacity_bytes", "used_bytes")
+    __slots__ = ("_descending", "_page_bytes", "_range_starts", "_ranges_end", "capacity_bytes", "used_bytes")
 
-    def __init__(self, capacity_bytes: int | None, page_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int | None, page_bytes: int, *, descending: bool) -> None:
         self.capacity_bytes = UNLIMITED if capacity_bytes is None else capacity_bytes
         self.used_bytes = 0
         self._page_bytes = page_bytes
-        self._lowest_address = _HIGHEST_ADDRESS
+        self._descending = descending
+        self._ranges_end = _MIDDLE_ADDRESS
+        self._range_starts: list[int] = []
 
     def malloc(self, nbytes: int) -> int | None:
         """Return the address of a new segment, as ``cudaMalloc`` does, or nothing when out of memory."""
@@ -46,8 +55,19 @@ class Driver:
 
     def reserve(self, nbytes: int) -> int:
         """Return the start of a new address range, as ``cuMemAddressReserve`` does; it takes no memory."""
-        self._lowest_address -= nbytes + _GUARD_BYTES
-        return self._lowest_address
+        step = nbytes + _GUARD_BYTES
+        if self._descending:
+            self._ranges_end -= step
+            start = self._ranges_end
+        else:
+            start = self._ranges_end
+            self._ranges_end += step
+        insort(self._range_starts, start)
+        return start
+
+    def range_of(self, address: int) -> int:
+        """Return the start of the range that ``address`` lies in."""
+        return self._range_starts[bisect_right(self._range_starts, address) - 1]
 
     def _in_pages(self, nbytes: int) -> int:
         return -(-nbytes // self._page_bytes) * self._page_bytes

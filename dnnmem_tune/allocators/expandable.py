@@ -9,6 +9,7 @@ Source: Note [Expandable Segments] and the functions named below in ``c10/cuda/C
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 
 from dnnmem_tune.allocators.driver import UNLIMITED, Driver
 from dnnmem_tune.allocators.pool import ADDRESS_MASK, SIZE_SHIFT, Pool
@@ -129,7 +130,7 @@ class ExpandableSegments:
 
         Source: ``find_expandable_block``.
         """
-        for unmapped in space.starts:
+        for unmapped in self._from_lowest(space):
             address = space.pool.blocks.start_of.get(unmapped, unmapped)
             end = address
             while end - address < size:
@@ -144,6 +145,13 @@ class ExpandableSegments:
         space.pool.segments[address] = nbytes
         space.insert(address, nbytes)
         return address
+
+    def _from_lowest(self, space: Range) -> Iterator[int]:
+        """Yield the unmapped blocks in the order of real addresses, on which the newest range is the lowest."""
+        for base, nbytes in reversed(space.pool.segments.items()):
+            first = bisect_left(space.starts, base)
+            last = bisect_left(space.starts, base + nbytes)
+            yield from space.starts[first:last]
 
     def _map(self, space: Range, address: int, nbytes: int) -> int:
         """Back the start of an unmapped block with memory, and return how much; 0 when out of memory.
@@ -163,7 +171,7 @@ class ExpandableSegments:
         """Give back the whole pages of a free block, and return how much that is."""
         pool, page = space.pool, space.page_bytes
         end = address + pool.blocks.size_at[address]
-        base = max(start for start in pool.segments if start <= address)
+        base = self._driver.range_of(address)
         first = base + -(-(address - base) // page) * page
         last = base + (end - base) // page * page
         if first >= last:

@@ -1,12 +1,13 @@
 """The constants that decide how PyTorch's CUDA caching allocator rounds, splits and reserves.
 
-The values are those of PyTorch 2.13 and 2.14, whose headers agree. How the allocator uses
+The defaults are those of PyTorch 2.13 and 2.14, whose headers agree. How the allocator uses
 them is in ``caching.py``; how ``PYTORCH_ALLOC_CONF`` changes them is in ``alloc_conf.py``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dnnmem_tune.allocators.alloc_conf import (
     LARGE_REQUEST_BYTES,
@@ -15,6 +16,21 @@ from dnnmem_tune.allocators.alloc_conf import (
     read_alloc_conf,
 )
 from dnnmem_tune.units import MIB
+
+
+class TieBreak(StrEnum):
+    """Which of several free blocks of one size is taken. It can decide hundreds of MiB of reserved memory.
+
+    Source: the comparators in ``libc10_cuda.so``. Up to PyTorch 2.11 ``BlockComparatorSize`` (size, address);
+    since 2.13 ``BlockComparatorSizeCounterAddress`` (pytorch pull request 183591). PyTorch 2.12 counts
+    blocks instead of segments, which is not simulated; the first choice comes nearest.
+    """
+
+    OLDEST_SEGMENT = "oldest segment"
+    """The oldest segment's, and in it the lowest address: PyTorch 2.13 and later."""
+
+    LOWEST_ADDRESS = "lowest address"
+    """The lowest address, which on real cards lies in the newest segment: PyTorch up to 2.11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +63,9 @@ class CachingPolicy:
 
     Source: ``cuMemGetAllocationGranularity`` on Pascal and later.
     """
+
+    tie_break: TieBreak = TieBreak.OLDEST_SEGMENT
+    """Which of several free blocks of one size is taken."""
 
     max_split_bytes: int | None = None
     """Blocks of at least this size are never split; ``None``: all may be. Key ``max_split_size_mb``."""
