@@ -78,7 +78,7 @@ def jobs(draw: st.DrawFn) -> MemoryTrace:
         live.append(index)
         while live and draw(st.booleans()):
             events.append(~live.pop(draw(st.integers(0, len(live) - 1))))
-    optional = draw(st.sets(st.integers(0, num_storages - 1), max_size=3))
+    optional: set[int] = draw(st.sets(st.integers(0, num_storages - 1), max_size=3))
     categories = [draw(st.sampled_from(list(Category))) for _ in range(num_storages)]
     return job(sizes, events, categories=categories, optional=tuple(optional))
 
