@@ -24,6 +24,10 @@ class AccumulationPlan:
     steps: int
     """Micro-batches before each optimizer step."""
 
+    traced: bool = False
+    """Whether the micro-batch was estimated with the gradients of earlier ones kept. Where it was not,
+    the gradients may be alive for longer than in the steps that were traced."""
+
     @property
     def effective_batch(self) -> int:
         """Samples between two optimizer steps."""

@@ -14,9 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from dnnmem_tune.decisions.accumulation import AccumulationPlan
 from dnnmem_tune.decisions.grid import Grid, make_grid
 from dnnmem_tune.decisions.verdict import Verdict, VerdictState
+
+if TYPE_CHECKING:
+    from dnnmem_tune.estimate.report import MemoryEstimate
 
 MAX_BATCH_SIZE = 2**31 - 1
 """No kernel indexes a longer axis; a search without an upper bound ends here."""
@@ -99,6 +104,17 @@ class BatchSizeResult:
 
     reason: str
     """Why it is this value, in a sentence."""
+
+    estimate: MemoryEstimate | None = None
+    """The estimate at the largest that fits, where the search was made by this package's own estimator."""
+
+    plans: tuple[AccumulationPlan, ...] = ()
+    """How a wanted batch is made of micro-batches, where one was asked for; the one to take first."""
+
+    @property
+    def largest_value(self) -> int | None:
+        """The same as ``largest_batch``, for code that searches something else."""
+        return self.largest_batch
 
     @property
     def monotone(self) -> bool:
@@ -220,16 +236,18 @@ def _boundary(search: _Search, grid: Grid) -> tuple[int | None, int | None]:
     if not search.look(grid.first).fits:
         return None, 0
     low, high = 0, _certain_bound(search, grid)
-    stalled = 0
+    misses = 0
     while high - low > 1:
         before = low, high
-        index = _without_guess(grid, low, high) if stalled == 2 else _guess(search, grid, low, high)
+        index = _without_guess(grid, low, high) if misses >= 2 else _guess(search, grid, low, high)
         if search.look(grid.value(index)).fits:
             low = index
         else:
             high = index
-        # Interpolation may close in from one side for ever: every third look that gains little is a plain one.
-        stalled = 0 if stalled == 2 or _gained(grid, before, (low, high)) else stalled + 1
+        # A guess that is off by little may be so for ever: the peak of a job that lives by giving its cache
+        # back stays at the limit over a wide range. A plain look follows two poor guesses, or one that was
+        # sure of being at the boundary and was not.
+        misses = 0 if misses >= 2 or _gained(grid, before, (low, high)) else misses + 1 + (low == before[0] + 1)
     if high < grid.length:
         search.look(grid.value(high))
     return low, high if high < grid.length else None
@@ -292,7 +310,12 @@ def _points(search: _Search, low: int, high: int | None) -> tuple[tuple[int, int
     )
     below = [point for point in known if point[0] <= low]
     above = [point for point in known if high is not None and point[0] >= high]
-    nearest = below[-1:] + above[:1] if above else below[-2:]
+    if above:
+        nearest = below[-1:] + above[:1]
+    else:
+        # Blocks and segments are rounded: two points side by side give no slope.
+        apart = [point for point in below[:-1] if 4 * point[0] <= 3 * low] or below[-2:-1]
+        nearest = apart[-1:] + below[-1:]
     if len(nearest) < 2:
         return None
     (value, peak, limit), (other_value, other_peak, _) = nearest

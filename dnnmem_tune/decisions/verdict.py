@@ -35,7 +35,7 @@ class Verdict:
     Example:
         >>> verdict = Verdict.exceeds(peak_bytes=3 << 30, limit_bytes=2 << 30)
         >>> verdict.reason, verdict.violation
-        ('needs 3.00 GiB of device memory, 1.00 GiB above the limit of 2.00 GiB', 0.5)
+        ('would take 3.00 GiB of device memory if there were room, 1.00 GiB above the limit of 2.00 GiB', 0.5)
 
     """
 
@@ -67,7 +67,8 @@ class Verdict:
         limit = format_bytes(limit_bytes)
         if peak_bytes > limit_bytes:
             missing = format_bytes(peak_bytes - limit_bytes)
-            reason = f"needs {format_bytes(peak_bytes)} of device memory, {missing} above the limit of {limit}"
+            peak = format_bytes(peak_bytes)
+            reason = f"would take {peak} of device memory if there were room, {missing} above the limit of {limit}"
         else:
             reason = f"runs out of memory at the limit of {limit}: what is free is in pieces too small to use"
         return cls(state=VerdictState.EXCEEDS, peak_bytes=peak_bytes, limit_bytes=limit_bytes, reason=reason)

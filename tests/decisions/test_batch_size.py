@@ -135,7 +135,9 @@ def test_not_even_the_minimum_fits() -> None:
 
     assert (result.largest_batch, result.first_too_large) == (None, 2)
     assert result.headroom_bytes is None
-    assert result.reason.startswith("even batch 2 needs 976.6 KiB of device memory, 2 B above")
+    assert result.reason.startswith(
+        "even batch 2 would take 976.6 KiB of device memory if there were room, 2 B above"
+    )
 
 
 def test_reason_names_the_first_that_does_not_fit() -> None:
@@ -143,7 +145,9 @@ def test_reason_names_the_first_that_does_not_fit() -> None:
     result = largest_batch(_probe(lambda batch: 300_000 * batch), searched="seq_len")
 
     assert (result.largest_batch, result.first_too_large, result.headroom_bytes) == (3, 4, 100_000)
-    assert result.reason.startswith("seq_len 4 needs 1.1 MiB of device memory, 195.3 KiB above")
+    assert result.reason.startswith(
+        "seq_len 4 would take 1.1 MiB of device memory if there were room, 195.3 KiB above"
+    )
 
 
 def _only(runs: Callable[[int], bool]) -> Callable[[int], Outcome]:

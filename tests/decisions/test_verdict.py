@@ -27,7 +27,10 @@ def test_exceeding_verdict_names_what_is_missing() -> None:
 
     assert verdict.headroom_bytes == -GIB
     assert verdict.violation == 0.25
-    assert verdict.reason == "needs 5.00 GiB of device memory, 1.00 GiB above the limit of 4.00 GiB"
+    assert (
+        verdict.reason
+        == "would take 5.00 GiB of device memory if there were room, 1.00 GiB above the limit of 4.00 GiB"
+    )
 
 
 def test_fragmented_card_is_a_violation_although_the_peak_is_at_the_limit() -> None:
