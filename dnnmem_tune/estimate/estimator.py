@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnmem_tune.allocators.base import AllocatorStats
 from dnnmem_tune.allocators.caching import CachingAllocator
-from dnnmem_tune.allocators.policy import CachingPolicy
+from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.allocators.replay import Completed, OutOfMemory, Timeline, history, replay
 from dnnmem_tune.errors import UsageError
 from dnnmem_tune.estimate.devices import DeviceProfile
@@ -35,8 +35,8 @@ from dnnmem_tune.operators.scratch import KernelTarget, SizeTable, scratch_bytes
 from dnnmem_tune.units import format_bytes
 
 _INT64_SAFE = 1 << 62
-_MOST_REPLAYED_BYTES = 1 << 46
-"""Memory of a card with room for anything: 64 TiB, half the addresses that an allocator has.
+_MOST_REPLAYED_BYTES = 1 << 45
+"""Memory of a card with room for anything: 32 TiB, half the addresses that an allocator has.
 
 A job that requests half of it or more is not replayed there; the bytes requested say enough.
 """
@@ -188,15 +188,18 @@ class Estimator:
             self._tables[model] = SizeTable(self.trace, target)
         return self._tables[model].at(batch_size)
 
-    def replay(self, sizes: Sequence[int], *, unlimited: bool = False) -> Timeline:
+    def replay(
+        self, sizes: Sequence[int], *, unlimited: bool = False, policy: CachingPolicy | None = None
+    ) -> Timeline:
         """Replay the trace with these sizes.
 
         Args:
             sizes: Bytes of every storage.
             unlimited: On a card with room for anything instead of the device's capacity.
+            policy: Another policy than the estimator's own.
 
         """
-        allocator = self._allocator(unlimited=unlimited)
+        allocator = self._allocator(unlimited=unlimited, policy=policy)
         return replay(self.trace.events, sizes, allocator, optional=self._optional)
 
     def breakdown(self, estimate: MemoryEstimate, peak: PeakName = "allocated") -> Breakdown:
@@ -229,7 +232,15 @@ class Estimator:
         sizes = self.sizes(batch_size)
         unlimited = not self._completed(estimate)
         peak = estimate.peak_reserved_bytes
-        reasons = [self._context_reason()]
+        reasons = [
+            self._context_reason(),
+            reason_from(
+                "choice among free blocks",
+                "PyTorch up to 2.11 takes another one of several free blocks of one size than 2.13 and later",
+                peak,
+                [self._peak_reserved(sizes, unlimited, policy) for policy in self._other_tie_breaks()],
+            ),
+        ]
         if any(isinstance(storage.size, Scratch) and storage.size.rule == RULE for storage in self.trace.storages):
             # Trying every algorithm is the user's own choice; the other two are the library's.
             others = {"none", "limited"} - {self.conv_workspace}
@@ -293,20 +304,24 @@ class Estimator:
                     return None, f"what is known fits, but there is no memory rule for {names}"
                 return True, "every request is served within the limit"
 
-    def _allocator(self, *, unlimited: bool) -> CachingAllocator:
+    def _allocator(self, *, unlimited: bool, policy: CachingPolicy | None = None) -> CachingAllocator:
+        policy = policy if policy is not None else self.policy
         if unlimited:
             # A share of the card is a limit too.
-            policy = replace(self.policy, memory_fraction=None)
+            policy = replace(policy, memory_fraction=None)
             return CachingAllocator(policy, _MOST_REPLAYED_BYTES, _MOST_REPLAYED_BYTES)
-        return CachingAllocator(self.policy, self.capacity_bytes, self.device.total_bytes)
+        return CachingAllocator(policy, self.capacity_bytes, self.device.total_bytes)
+
+    def _other_tie_breaks(self) -> list[CachingPolicy]:
+        return [replace(self.policy, tie_break=rule) for rule in TieBreak if rule is not self.policy.tie_break]
 
     def _completed(self, estimate: MemoryEstimate) -> bool:
         return isinstance(estimate.outcome, Completed)
 
-    def _peak_reserved(self, sizes: Sequence[int], unlimited: bool) -> int:
-        timeline = self.replay(sizes, unlimited=unlimited)
+    def _peak_reserved(self, sizes: Sequence[int], unlimited: bool, policy: CachingPolicy | None = None) -> int:
+        timeline = self.replay(sizes, unlimited=unlimited, policy=policy)
         if not isinstance(timeline.outcome, Completed):
-            timeline = self.replay(sizes, unlimited=True)
+            timeline = self.replay(sizes, unlimited=True, policy=policy)
         return timeline.peak.reserved_bytes
 
     def _context_reason(self) -> Reason:

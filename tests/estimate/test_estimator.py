@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnmem_tune.allocators.caching import CachingAllocator
-from dnnmem_tune.allocators.policy import CachingPolicy
+from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.allocators.replay import Completed, OutOfMemory
 from dnnmem_tune.errors import UsageError
 from dnnmem_tune.estimate.devices import DeviceProfile
@@ -76,7 +76,10 @@ def jobs(draw: st.DrawFn) -> MemoryTrace:
     for index in range(num_storages):
         events.append(index)
         live.append(index)
-        while live and draw(st.booleans()):
+        while live:
+            is_done: bool = draw(st.booleans())
+            if is_done:
+                break
             events.append(~live.pop(draw(st.integers(0, len(live) - 1))))
     optional: set[int] = draw(st.sets(st.integers(0, num_storages - 1), max_size=3))
     categories = [draw(st.sampled_from(list(Category))) for _ in range(num_storages)]
@@ -444,3 +447,19 @@ def test_the_estimate_is_the_allocators_own_peak(trace: MemoryTrace, batch_size:
     if not estimate.num_retries:
         assert estimate.peak_reserved_bytes == allocator.peak.reserved_bytes
         assert estimate.peak_allocated_bytes == allocator.peak.allocated_bytes
+
+
+def test_the_interval_holds_what_another_release_would_reserve() -> None:
+    """Which of two free blocks of 10 MiB is taken decides whether the segment of 30 MiB becomes whole again."""
+    # Free: a segment of 10 MiB, and 10 MiB left of a younger one of 30 MiB that holds 20 MiB.
+    trace = job([Polynomial(size * MIB) for size in (10, 30, 20, 10, 30)], [0, ~0, 1, ~1, 2, 3, ~2, 4])
+    device = replace(CARD, context_uncertainty_bytes=0)
+    newer = Estimator(trace, device).at(1)
+    older = Estimator(trace, device, policy=CachingPolicy(tie_break=TieBreak.LOWEST_ADDRESS)).at(1)
+
+    assert newer.peak_reserved_bytes == 40 * MIB
+    assert older.peak_reserved_bytes == 70 * MIB
+    for estimate in (newer, older):
+        assert estimate.interval().low_bytes == newer.peak_device_bytes
+        assert estimate.interval().high_bytes == older.peak_device_bytes
+        assert [reason.cause for reason in estimate.interval().reasons] == ["choice among free blocks"]
