@@ -234,7 +234,8 @@ class CachingAllocator:
         block = keys[place] >> SIZE_SHIFT
         if size < self._max_split_bytes:
             return place if block < self._max_split_bytes else len(keys)
-        return place if block < size + self.policy.max_non_split_rounding_bytes else len(keys)
+        rounding_bytes = self.policy.max_non_split_rounding_bytes or self.policy.large_segment_bytes
+        return place if block < size + rounding_bytes else len(keys)
 
     def _obtain(self, pool: Pool, size: int, position: int) -> tuple[int, int] | None:
         """Return address and size of a block from the driver, releasing cached memory if need be.
@@ -243,8 +244,6 @@ class CachingAllocator:
         """
         if self._collects:
             self._collect_garbage()
-        if self.policy.reject_beyond_fraction and self._is_beyond_fraction(size):
-            return None
         block = self._grow(pool, size)
         if block is None and self._release_enough(pool, size):
             block = self._grow(pool, size)

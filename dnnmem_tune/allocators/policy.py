@@ -70,8 +70,8 @@ class CachingPolicy:
     max_split_bytes: int | None = None
     """Blocks of at least this size are never split; ``None``: all may be. Key ``max_split_size_mb``."""
 
-    max_non_split_rounding_bytes: int = 20 * MIB
-    """An unsplittable block serves a request if it is less than this much larger.
+    max_non_split_rounding_bytes: int | None = None
+    """An unsplittable block serves a request if it is less than this much larger; ``None``: a large segment.
 
     Key ``max_non_split_rounding_mb``.
     """
@@ -92,12 +92,6 @@ class CachingPolicy:
     """Share of the card's total memory that may be reserved.
 
     Key ``per_process_memory_fraction``, or ``torch.cuda.set_per_process_memory_fraction``.
-    """
-
-    reject_beyond_fraction: bool = False
-    """Fail at once beyond ``memory_fraction`` instead of releasing the cache first.
-
-    Key ``throw_on_cudamalloc_oom``.
     """
 
     @classmethod
