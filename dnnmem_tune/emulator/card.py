@@ -27,25 +27,10 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What cuDNN and its neighbours take for themselves. The default is nothing: a lower bound."""
+    """What cuDNN and its neighbours take for themselves. The default is nothing: a lower bound.
 
-    conv_forward: Workspace = Workspace()
-    """Ungrouped convolutions with a window above 1, forward."""
-
-    conv_data: Workspace = Workspace()
-    """The same, gradient of the input."""
-
-    conv_filter: Workspace = Workspace()
-    """The same, gradient of the weight."""
-
-    conv_pointwise: Workspace = Workspace()
-    """Ungrouped convolutions with a window of 1, all passes."""
-
-    conv_grouped: Workspace = Workspace()
-    """Grouped convolutions, all passes."""
-
-    conv_im2col: Workspace = Workspace()
-    """On top of these, with the unrolled input in place of the operands."""
+    Workspaces of convolutions are asked for one by one (``LoadedCard.answer_convolutions``).
+    """
 
     attention: Workspace = Workspace()
     """cuDNN attention: the engine's own, beside the buffers of the frontend inside PyTorch."""

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dnnmem_tune.emulator.card import Card, card_settings
@@ -29,7 +29,25 @@ class Counters(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Convolution(ctypes.Structure):
+    """One convolution of cuDNN's; the layout and the meaning of ``Convolution`` in ``src/card.h``."""
+
+    _fields_ = [
+        ("direction", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("groups", ctypes.c_int),
+        ("channels_last", ctypes.c_int),
+        ("input", ctypes.c_int64 * 8),
+        ("weight", ctypes.c_int64 * 8),
+        ("output", ctypes.c_int64 * 8),
+        ("stride", ctypes.c_int64 * 8),
+    ]
+
+
 _READ_OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_uint64)
+_CONVOLUTION_ANSWER = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.POINTER(Convolution))
+_CONVOLUTION_OBSERVER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Convolution))
 
 
 @dataclass(slots=True)
@@ -39,7 +57,8 @@ class LoadedCard:
     _library: ctypes.CDLL
     _kernel_archs: tuple[str, ...]
     _cudnn_version: int
-    _observer: object = None
+    _callbacks: dict[str, object] = field(default_factory=dict)
+    """Kept alive as long as they may be called."""
 
     def become(self, card: Card) -> None:
         """Be another card; possible until PyTorch has touched this one.
@@ -64,10 +83,30 @@ class LoadedCard:
 
     def watch_reads(self, observer: Callable[[int], None] | None) -> None:
         """Call ``observer`` with the number of bytes after each read of device memory by the host."""
-        self._observer = (
-            _READ_OBSERVER(observer) if observer else _READ_OBSERVER()
-        )  # kept alive while it is called
-        self._library.card_watch_reads(self._observer)
+        self._call_back("card_watch_reads", _READ_OBSERVER(observer) if observer else _READ_OBSERVER())
+
+    def answer_convolutions(self, answer: Callable[[Convolution], int] | None) -> None:
+        """Let ``answer`` say how many bytes of workspace a convolution wants; without it none does.
+
+        PyTorch asks once for each distinct convolution and remembers the answer.
+        """
+        if answer is None:
+            self._call_back("card_ask_convolutions", _CONVOLUTION_ANSWER())
+        else:
+            ask = answer
+            self._call_back("card_ask_convolutions", _CONVOLUTION_ANSWER(lambda each: ask(each.contents)))
+
+    def watch_convolutions(self, observer: Callable[[Convolution], None] | None) -> None:
+        """Call ``observer`` each time a convolution runs, after its workspace was allocated."""
+        if observer is None:
+            self._call_back("card_watch_convolutions", _CONVOLUTION_OBSERVER())
+        else:
+            observe = observer
+            self._call_back("card_watch_convolutions", _CONVOLUTION_OBSERVER(lambda each: observe(each.contents)))
+
+    def _call_back(self, function: str, callback: object) -> None:
+        self._callbacks[function] = callback
+        getattr(self._library, function)(callback)
 
 
 def load(folder: str | Path, card: Card) -> LoadedCard:
@@ -94,6 +133,8 @@ def load(folder: str | Path, card: Card) -> LoadedCard:
     library.card_counters.restype = ctypes.POINTER(Counters)
     library.card_peak_bytes.restype = ctypes.c_uint64
     library.card_watch_reads.argtypes = [_READ_OBSERVER]
+    library.card_ask_convolutions.argtypes = [_CONVOLUTION_ANSWER]
+    library.card_watch_convolutions.argtypes = [_CONVOLUTION_OBSERVER]
     loaded = LoadedCard(library, tuple(manifest["kernel_archs"]), manifest["cudnn_version"])
     loaded.become(card)
     return loaded

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 
 from dnnmem_tune.emulator.card import Card, Policies, Workspace
-from dnnmem_tune.emulator.load import load
+from dnnmem_tune.emulator.load import Convolution, load
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 A100 = Card(
@@ -146,43 +146,41 @@ def batch_norm_keeps_its_input_and_relu_its_output():
     del y
 
 
-@check(with_policies(A100, conv_forward=Workspace(base_bytes=64 * MIB)))
+@check()
 def convolution_workspace_comes_from_the_caching_allocator():
-    conv = nn.Conv2d(16, 16, 3, padding=1, bias=False).cuda()
-    x = torch.randn(4, 16, 32, 32, device="cuda")
+    asked = []
+    CARD.answer_convolutions(lambda each: asked.append(bytes(each)) or (64 * MIB if each.direction == 0 else 0))
+    ran = []
+    CARD.watch_convolutions(lambda each: ran.append((each.direction, each.rank, each.groups, each.channels_last)))
+    conv = nn.Conv2d(16, 32, 3, padding=1, stride=2, bias=False).cuda()
+    x = torch.randn(4, 16, 32, 32, device="cuda", requires_grad=True)
     before = allocated()
     y = conv(x)
     equal(peak_allocated() - before - y.numel() * 4, 64 * MIB)
     equal(allocated() - before, y.numel() * 4, "and is given back")
+    y.sum().backward()
+    equal(sorted(ran), [(0, 4, 1, 0), (1, 4, 1, 0), (2, 4, 1, 0)], "each pass ran once")
+    first = Convolution.from_buffer_copy(asked[0])
+    equal(list(first.input)[:4], [4, 16, 32, 32])
+    equal(list(first.weight)[:4], [32, 16, 3, 3])
+    equal(list(first.output)[:4], [4, 32, 16, 16])
+    equal(list(first.stride)[:2], [2, 2])
 
 
-@check(with_policies(A100, conv_forward=Workspace(factor=2.0), conv_grouped=Workspace(base_bytes=MIB),
-                     conv_pointwise=Workspace(factor=1.0, cap_bytes=3 * MIB)))  # fmt: skip
-def convolution_policies_go_by_kind():
-    x = torch.randn(8, 16, 64, 64, device="cuda")
-    one = x.numel() * 4
-    for conv, expected in (
-        (nn.Conv2d(16, 16, 3, padding=1, bias=False), 4 * one),
-        (
-            nn.Conv2d(16, 16, 3, padding=1, bias=False, groups=16),
-            None,
-        ),  # PyTorch has a kernel of its own for these
-        (nn.Conv2d(16, 16, 3, padding=1, bias=False, groups=4), MIB),
-        (nn.Conv2d(16, 16, 1, bias=False), 3 * MIB),
-    ):
-        conv.cuda()
-        torch.cuda.reset_peak_memory_stats()
-        before = allocated()
-        y = conv(x)
-        equal(peak_allocated() - before - one, expected or 0, repr(conv))
-        del y
+@check()
+def a_convolution_is_described_as_it_is():
+    ran = []
+    CARD.watch_convolutions(lambda each: ran.append((each.groups, each.channels_last, each.dtype)))
+    x = torch.randn(8, 16, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+    nn.Conv2d(16, 16, 3, padding=1, groups=4).cuda().to(memory_format=torch.channels_last)(x)
+    with torch.autocast("cuda", dtype=torch.float16):
+        nn.Conv2d(16, 16, 1).cuda()(x.contiguous())
+    equal(ran, [(4, 1, 0), (1, 0, 2)])
 
 
-TOO_BIG = Workspace(base_bytes=100_000 * MIB)
-
-
-@check(with_policies(A100, conv_forward=TOO_BIG, conv_data=TOO_BIG, conv_filter=TOO_BIG))
+@check()
 def an_engine_without_workspace_stands_in():
+    CARD.answer_convolutions(lambda _each: 100_000 * MIB)
     conv = nn.Conv2d(16, 16, 3, padding=1).cuda()
     conv(torch.randn(4, 16, 32, 32, device="cuda", requires_grad=True)).sum().backward()
     assert peak_allocated() < 64 * MIB

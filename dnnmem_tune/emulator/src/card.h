@@ -32,10 +32,7 @@ struct CardSettings {
   char kernel_archs[256]; // capabilities the build has kernels for: "75,80,86"
   int cudnn_version;
   // Policies for libraries whose choices are not public.
-  WorkspacePolicy conv_forward, conv_data, conv_filter; // ungrouped convolutions, window > 1
-  WorkspacePolicy conv_pointwise, conv_grouped;         // ungrouped with window 1; grouped
-  WorkspacePolicy conv_im2col;                          // factor of the unrolled input, any convolution
-  WorkspacePolicy attention;                            // the engine's own, beside the frontend's buffers
+  WorkspacePolicy attention; // the engine's own, beside the frontend's buffers
   double rnn_reserve_factor;
   uint64_t cublas_handle_bytes, communicator_bytes; // outside the framework's allocator
 };
@@ -44,6 +41,16 @@ struct CardCounters {
   uint64_t launches, mallocs, frees, failed_mallocs, copies, host_reads, host_read_bytes;
   uint64_t products, convolutions, stub_calls;
   uint64_t used_bytes, peak_used_bytes; // of card 0, context included
+};
+
+// One convolution of cuDNN's, as the layer has it: in the gradients too, input and output are those of the layer.
+struct Convolution {
+  int pass;  // 0: forward, 1: gradient of the input, 2: gradient of the weight
+  int dtype; // cudnnDataType_t
+  int rank;  // of the tensors: batch, channels, extents
+  int groups;
+  int channels_last;
+  int64_t input[8], weight[8], output[8], stride[8];
 };
 
 extern "C" {
@@ -56,6 +63,12 @@ uint64_t card_peak_bytes(int reset);
 // Called after each read of device memory by the host, in the reading thread.
 void card_watch_reads(void (*observer)(uint64_t nbytes));
 void card_report_read(uint64_t nbytes);
+// Asked for the workspace of a convolution, whose choice of algorithm is not public; 0 where nobody asks.
+void card_ask_convolutions(uint64_t (*ask)(const Convolution *));
+uint64_t card_convolution_bytes(const Convolution *convolution);
+// Called each time a convolution runs, after its workspace was allocated, in the running thread.
+void card_watch_convolutions(void (*observer)(const Convolution *));
+void card_convolution_ran(const Convolution *convolution);
 
 // Device memory. Status 0, or 2 for out of memory, or 1 for an unknown address.
 int card_malloc(int card, uint64_t nbytes, void **out);

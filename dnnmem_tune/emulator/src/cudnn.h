@@ -11,6 +11,4 @@ struct TensorDescriptor {
 uint64_t element_bytes(int dtype);
 uint64_t policy_bytes(const WorkspacePolicy &policy, uint64_t operand_bytes);
 
-enum ConvPass { kForward, kData, kFilter };
-// Workspace of a convolution of input x with filter w to output y (extents: batch, channels, space...).
-uint64_t conv_workspace(const std::vector<int64_t> &x, const std::vector<int64_t> &w, const std::vector<int64_t> &y, int dtype, ConvPass pass);
+enum ConvolutionPass { kForward, kInputGradient, kWeightGradient };

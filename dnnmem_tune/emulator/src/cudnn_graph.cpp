@@ -3,6 +3,7 @@
 // Each graph has two engines: number 0 with the policy's workspace, and number 1 without any. As with
 // the real library, a convolution whose workspace does not fit falls back instead of failing.
 #include "cudnn.h"
+#include <algorithm>
 #include <map>
 #include <memory>
 
@@ -13,9 +14,10 @@ enum AttributeName {
   kHeurMode = 200, kHeurGraph = 201, kHeurResults = 202,
   kConfigEngine = 300, kConfigWorkspace = 303, kConfigSharedMemory = 304,
   kPlanConfig = 401, kPlanWorkspace = 402, kPlanJson = 405,
-  kConvForwardW = 703, kConvDataW = 709, kConvFilterW = 715, // followed by X and Y
+  kStrides = 103,
+  kConvForward = 702, kConvInputGradient = 708, kConvWeightGradient = 714, // the descriptor; then W, X and Y
   kGraphOperations = 801, kGraphEngineCount = 802,
-  kTensorDtype = 901, kTensorExtents = 902, kTensorVirtual = 907, kTensorByValue = 908,
+  kTensorDtype = 901, kTensorExtents = 902, kTensorStrides = 903, kTensorVirtual = 907, kTensorByValue = 908,
   kEngineGraph = 1300, kEngineIndex = 1301,
 };
 enum AttributeType { kHandle = 0, kBoolean = 2, kInt64 = 3, kDouble = 5, kPointer = 6, kDescriptor = 15, kChar = 24, kFraction = 26 };
@@ -59,15 +61,15 @@ template <class T> T scalar(const Ref &body, int name) {
   if (a && a->raw.size() >= sizeof value) memcpy(&value, a->raw.data(), sizeof value);
   return value;
 }
-std::vector<int64_t> extents(const Ref &tensor) {
-  const Attribute *a = find(tensor, kTensorExtents);
+std::vector<int64_t> numbers(const Ref &body, int name) {
+  const Attribute *a = find(body, name);
   std::vector<int64_t> values(a ? a->raw.size() / 8 : 0);
   if (a) memcpy(values.data(), a->raw.data(), 8 * values.size());
   return values;
 }
 uint64_t tensor_bytes(const Ref &tensor) {
   uint64_t nbytes = element_bytes(scalar<int>(tensor, kTensorDtype));
-  for (int64_t extent : extents(tensor)) nbytes *= (uint64_t)extent;
+  for (int64_t extent : numbers(tensor, kTensorExtents)) nbytes *= (uint64_t)extent;
   return nbytes;
 }
 
@@ -88,17 +90,37 @@ uint64_t attention_workspace(const std::vector<Ref> &operations) {
   for (const auto &[tensor, nbytes] : operands) total += nbytes;
   return policy_bytes(card_settings()->attention, total);
 }
+bool describe(const Ref &operation, int first, int pass, Convolution *out) {
+  Ref weight = reference(operation, first + 1), input = reference(operation, first + 2), output = reference(operation, first + 3);
+  if (!weight || !input || !output) return false;
+  auto copy = [](const std::vector<int64_t> &values, int64_t *target) { std::copy_n(values.begin(), std::min<size_t>(values.size(), 8), target); };
+  std::vector<int64_t> extents = numbers(input, kTensorExtents), strides = numbers(input, kTensorStrides);
+  *out = Convolution{};
+  out->pass = pass;
+  out->dtype = scalar<int>(input, kTensorDtype);
+  out->rank = (int)extents.size();
+  out->channels_last = strides.size() > 1 && strides[1] == 1 && extents[1] > 1;
+  copy(extents, out->input);
+  copy(numbers(weight, kTensorExtents), out->weight);
+  copy(numbers(output, kTensorExtents), out->output);
+  copy(numbers(reference(operation, first), kStrides), out->stride);
+  out->groups = out->weight[1] ? (int)(out->input[1] / out->weight[1]) : 1;
+  return true;
+}
+template <class F> void for_each_convolution(const Ref &graph, F call) {
+  const Attribute *operations = find(graph, kGraphOperations);
+  Convolution convolution;
+  for (const Ref &op : operations ? operations->refs : std::vector<Ref>{})
+    for (auto [first, pass] : {std::pair{kConvForward, kForward}, {kConvInputGradient, kInputGradient}, {kConvWeightGradient, kWeightGradient}})
+      if (describe(op, first, pass, &convolution)) call(&convolution);
+}
 uint64_t graph_workspace(const Ref &graph) {
   const Attribute *operations = find(graph, kGraphOperations);
-  if (!operations) return 0;
-  uint64_t nbytes = attention_workspace(operations->refs);
-  for (const Ref &op : operations->refs)
-    for (auto [first, pass] : {std::pair{kConvForwardW, kForward}, {kConvDataW, kData}, {kConvFilterW, kFilter}}) {
-      Ref w = reference(op, first), x = reference(op, first + 1), y = reference(op, first + 2);
-      if (w && x && y) nbytes += conv_workspace(extents(x), extents(w), extents(y), scalar<int>(x, kTensorDtype), pass);
-    }
+  uint64_t nbytes = operations ? attention_workspace(operations->refs) : 0;
+  for_each_convolution(graph, [&](const Convolution *c) { nbytes += card_convolution_bytes(c); });
   return nbytes;
 }
+Ref graph_of_plan(const Ref &plan) { return reference(reference(reference(plan, kPlanConfig), kConfigEngine), kEngineGraph); }
 
 Ref make_config(const Ref &graph, int64_t index) {
   Ref engine = std::make_shared<Body>(), config = std::make_shared<Body>();
@@ -183,4 +205,8 @@ EXPORT int cudnnBackendGetAttribute(void *descriptor, int name, int, int64_t wan
   }
   return 0;
 }
-EXPORT int cudnnBackendExecute(void *, void *, void *) { card_counters()->convolutions++; return 0; }
+EXPORT int cudnnBackendExecute(void *, Descriptor *plan, void *) {
+  card_counters()->convolutions++;
+  for_each_convolution(graph_of_plan(plan->body), card_convolution_ran);
+  return 0;
+}

@@ -1,5 +1,6 @@
 // libcudnn: handles, versions, and the older interface with its descriptors.
 #include "cudnn.h"
+#include <algorithm>
 
 struct Handle {
   void *stream = nullptr;
@@ -22,8 +23,9 @@ EXPORT const char *cudnnGetErrorString(int status) { return status ? "error of t
 EXPORT void cudnnGetLastErrorString(char *text, size_t size) { if (size) *text = 0; }
 
 // ---- descriptors: what PyTorch sets can be read back -------------------------------------------------
-struct ConvDescriptor {
+struct ConvolutionDescriptor {
   int groups = 1;
+  std::vector<int> strides;
 };
 struct PlainDescriptor {
   uint64_t words[16];
@@ -33,7 +35,7 @@ struct PlainDescriptor {
   EXPORT int cudnnDestroy##name##Descriptor(void *object) { delete (Type *)object; return 0; }
 DESCRIPTOR(Tensor, TensorDescriptor)
 DESCRIPTOR(Filter, TensorDescriptor)
-DESCRIPTOR(Convolution, ConvDescriptor)
+DESCRIPTOR(Convolution, ConvolutionDescriptor)
 DESCRIPTOR(Activation, PlainDescriptor)
 DESCRIPTOR(Pooling, PlainDescriptor)
 DESCRIPTOR(Dropout, PlainDescriptor)
@@ -67,17 +69,30 @@ EXPORT int cudnnGetFilterNdDescriptor(TensorDescriptor *t, int want, int *dtype,
   for (int i = 0; i < *rank && i < want; i++) extents[i] = t->extents[i];
   return 0;
 }
-EXPORT int cudnnSetConvolutionGroupCount(ConvDescriptor *c, int groups) { c->groups = groups; return 0; }
-
-// ---- convolution ---------------------------------------------------------------------------------------
-static int workspace(TensorDescriptor *x, TensorDescriptor *w, TensorDescriptor *y, ConvPass pass, size_t *nbytes) {
-  auto wide = [](TensorDescriptor *t) { return std::vector<int64_t>(t->extents.begin(), t->extents.end()); };
-  *nbytes = conv_workspace(wide(x), wide(w), wide(y), x->dtype, pass);
+EXPORT int cudnnSetConvolutionGroupCount(ConvolutionDescriptor *c, int groups) { c->groups = groups; return 0; }
+EXPORT int cudnnSetConvolutionNdDescriptor(ConvolutionDescriptor *c, int rank, const int *, const int *strides, const int *, int, int) {
+  c->strides.assign(strides, strides + rank);
   return 0;
 }
-EXPORT int cudnnGetConvolutionForwardWorkspaceSize(void *, TensorDescriptor *x, TensorDescriptor *w, void *, TensorDescriptor *y, int, size_t *n) { return workspace(x, w, y, kForward, n); }
-EXPORT int cudnnGetConvolutionBackwardDataWorkspaceSize(void *, TensorDescriptor *w, TensorDescriptor *dy, void *, TensorDescriptor *dx, int, size_t *n) { return workspace(dx, w, dy, kData, n); }
-EXPORT int cudnnGetConvolutionBackwardFilterWorkspaceSize(void *, TensorDescriptor *x, TensorDescriptor *dy, void *, TensorDescriptor *dw, int, size_t *n) { return workspace(x, dw, dy, kFilter, n); }
+
+// ---- convolution ---------------------------------------------------------------------------------------
+static int workspace(ConvolutionPass pass, const ConvolutionDescriptor *c, const TensorDescriptor *input, const TensorDescriptor *weight, const TensorDescriptor *output, size_t *nbytes) {
+  Convolution convolution{};
+  convolution.pass = pass;
+  convolution.dtype = input->dtype;
+  convolution.rank = (int)input->extents.size();
+  convolution.groups = c->groups;
+  convolution.channels_last = input->strides[1] == 1 && input->extents[1] > 1;
+  std::copy_n(input->extents.begin(), input->extents.size(), convolution.input);
+  std::copy_n(weight->extents.begin(), weight->extents.size(), convolution.weight);
+  std::copy_n(output->extents.begin(), output->extents.size(), convolution.output);
+  std::copy_n(c->strides.begin(), c->strides.size(), convolution.stride);
+  *nbytes = card_convolution_bytes(&convolution);
+  return 0;
+}
+EXPORT int cudnnGetConvolutionForwardWorkspaceSize(void *, TensorDescriptor *x, TensorDescriptor *w, ConvolutionDescriptor *c, TensorDescriptor *y, int, size_t *n) { return workspace(kForward, c, x, w, y, n); }
+EXPORT int cudnnGetConvolutionBackwardDataWorkspaceSize(void *, TensorDescriptor *w, TensorDescriptor *dy, ConvolutionDescriptor *c, TensorDescriptor *dx, int, size_t *n) { return workspace(kInputGradient, c, dx, w, dy, n); }
+EXPORT int cudnnGetConvolutionBackwardFilterWorkspaceSize(void *, TensorDescriptor *x, TensorDescriptor *dy, ConvolutionDescriptor *c, TensorDescriptor *dw, int, size_t *n) { return workspace(kWeightGradient, c, x, dw, dy, n); }
 struct Performance {
   int algorithm, status;
   float milliseconds;

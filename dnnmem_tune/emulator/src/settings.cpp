@@ -32,6 +32,8 @@ CardSettings &settings = *new CardSettings(default_settings());
 CardCounters counters;
 std::string &bad_line = *new std::string;
 void (*read_observer)(uint64_t) = nullptr;
+uint64_t (*convolution_question)(const Convolution *) = nullptr;
+void (*convolution_observer)(const Convolution *) = nullptr;
 
 WorkspacePolicy parse_policy(const std::string &text) {
   WorkspacePolicy policy{0, 0, 0};
@@ -60,12 +62,6 @@ bool set(const std::string &key, const std::string &value) {
   else if (key == "addresses_descend") settings.addresses_descend = (int)number();
   else if (key == "kernel_archs") text(settings.kernel_archs, sizeof settings.kernel_archs);
   else if (key == "cudnn_version") settings.cudnn_version = (int)number();
-  else if (key == "conv_forward") settings.conv_forward = parse_policy(value);
-  else if (key == "conv_data") settings.conv_data = parse_policy(value);
-  else if (key == "conv_filter") settings.conv_filter = parse_policy(value);
-  else if (key == "conv_pointwise") settings.conv_pointwise = parse_policy(value);
-  else if (key == "conv_grouped") settings.conv_grouped = parse_policy(value);
-  else if (key == "conv_im2col") settings.conv_im2col = parse_policy(value);
   else if (key == "attention") settings.attention = parse_policy(value);
   else if (key == "rnn_reserve_factor") settings.rnn_reserve_factor = strtod(value.c_str(), nullptr);
   else if (key == "cublas_handle_bytes") settings.cublas_handle_bytes = number();
@@ -98,6 +94,14 @@ EXPORT void card_report_read(uint64_t nbytes) {
   counters.host_reads++;
   counters.host_read_bytes += nbytes;
   if (read_observer) read_observer(nbytes);
+}
+EXPORT void card_ask_convolutions(uint64_t (*ask)(const Convolution *)) { convolution_question = ask; }
+EXPORT uint64_t card_convolution_bytes(const Convolution *convolution) {
+  return convolution_question ? convolution_question(convolution) : 0;
+}
+EXPORT void card_watch_convolutions(void (*observer)(const Convolution *)) { convolution_observer = observer; }
+EXPORT void card_convolution_ran(const Convolution *convolution) {
+  if (convolution_observer) convolution_observer(convolution);
 }
 
 // DNNMEM_EMULATOR_LOG names each symbol that has no more than a generated stub, once.
