@@ -83,7 +83,7 @@ def _flash_allowed(call: AttentionCall) -> bool:
     same_dims = head_dim == call.key.size(-1) == call.value.size(-1)
     if capability in ((8, 6), (8, 9), (12, 0)) and call.needs_grad:
         limit = 224 if call.dropout == 0 else 192
-        if 192 < head_dim and (head_dim <= limit) is False:
+        if head_dim > 192 and (head_dim <= limit) is False:
             return False
     return (
         torch.backends.cuda.flash_sdp_enabled()

@@ -105,9 +105,9 @@ def _answer_for_device(compute_capability: tuple[int, int], total_bytes: int, nu
     }  # fmt: skip
     for attribute, answer in answers.items():
         setattr(torch.cuda, attribute, answer)
-    torch.cuda.amp.common.amp_definitely_not_available = lambda: False  # type: ignore[attr-defined]
-    torch.backends.cudnn.is_available = lambda: True  # type: ignore[assignment]
-    torch.backends.cudnn.version = lambda: 92400  # type: ignore[assignment]
+    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cudnn.version = lambda: 92400
 
 
 def _admit_fake_tensors() -> None:
@@ -116,11 +116,11 @@ def _admit_fake_tensors() -> None:
         module._foreach_supported_types.append(FakeTensor)
     # Module.to swaps parameters, which is refused for tensors with weak references; those
     # that fake tensors hold in their own memo do no harm.
-    torch.utils.weakref = types.SimpleNamespace(  # type: ignore[attr-defined]
+    torch.utils.weakref = types.SimpleNamespace(  # type: ignore[assignment, attr-defined]
         **{**vars(weakref), "getweakrefs": lambda _object: []}
     )
-    torch.Tensor.tolist = _tolist  # type: ignore[method-assign]
-    torch.Tensor.numpy = _numpy  # type: ignore[method-assign]
+    torch.Tensor.tolist = _tolist  # type: ignore[method-assign, assignment]
+    torch.Tensor.numpy = _numpy  # type: ignore[method-assign, assignment]
 
 
 _original_tolist = torch.Tensor.tolist

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dnnmem_tune.frontends.torch import intercepts as _intercepts  # noqa: F401 (registers)
+from dnnmem_tune.frontends.torch import plans as _plans  # noqa: F401 (registers)
 from dnnmem_tune.frontends.torch import values
 from dnnmem_tune.frontends.torch.attribution import Attribution
 from dnnmem_tune.frontends.torch.host_reads import HostReads
-from dnnmem_tune.frontends.torch.intercepts import INTERCEPTS
-from dnnmem_tune.frontends.torch.memory_plans import MEMORY_PLANS, Give, Output, Take
+from dnnmem_tune.frontends.torch.intercepts.registry import INTERCEPTS
+from dnnmem_tune.frontends.torch.plans.registry import MEMORY_PLANS, Action, Give, Output, Take
 from dnnmem_tune.ir.size import Polynomial, Size
 from dnnmem_tune.ir.trace import Category, Coverage, Mark, MemoryTrace, Operation, Phase, Storage
 
@@ -49,10 +51,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         intercept = INTERCEPTS.get(func)
-        if intercept is None:
-            output = func(*args, **kwargs)
-        else:
-            output = intercept(self, func, args, kwargs)
+        output = func(*args, **kwargs) if intercept is None else intercept(self, func, args, kwargs)
         if self.running:
             self._record(func, args, kwargs, output)
         return output
@@ -125,12 +124,15 @@ class Recorder(TorchDispatchMode):
         name = schema_name if overload == "default" else f"{schema_name}.{overload}"
         self.operations.append(Operation(name, path, phase, self.attribution.step))
         plan = MEMORY_PLANS.get(func)
-        if plan is None:
-            for tensor in tensors:
-                self._note(tensor)
+        if plan is not None:
+            self._follow_plan(plan(self, args, kwargs, output), tensors)
             return
+        for tensor in tensors:
+            self._note(tensor)
+
+    def _follow_plan(self, actions: Iterator[Action], outputs: list[torch.Tensor]) -> None:
         taken: list[int] = []
-        for action in plan(self, args, kwargs, output):
+        for action in actions:
             match action:
                 case Output(tensor):
                     self._note(tensor)
@@ -139,7 +141,7 @@ class Recorder(TorchDispatchMode):
                 case Give(number):
                     self.give(taken[number])
                     taken[number] = -1
-        for tensor in tensors:
+        for tensor in outputs:
             self._note(tensor)
         for index in reversed(taken):
             if index >= 0:

@@ -19,8 +19,6 @@ from dnnmem_tune.ir.trace import Category
 if TYPE_CHECKING:
     from dnnmem_tune.frontends.torch.recorder import Recorder
 
-aten = torch.ops.aten
-
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -64,13 +62,3 @@ def memory_plan(*overloads: Any) -> Callable[[Plan], Plan]:
         return plan
 
     return register
-
-
-@memory_plan(aten.native_dropout.default)
-def native_dropout(_recorder: Recorder, _args: Any, _kwargs: Any, output: Any) -> Iterator[Action]:
-    """The mask is allocated before the result.
-
-    Source: ``dropout_cuda`` in ``aten/src/ATen/native/cuda/Dropout.cu``, torch 2.13.
-    """
-    yield Output(output[1])
-    yield Output(output[0])

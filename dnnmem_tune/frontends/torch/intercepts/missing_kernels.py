@@ -1,0 +1,51 @@
+"""Operators for which torch has no meta kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dnnmem_tune.frontends.torch.intercepts.registry import intercept
+
+if TYPE_CHECKING:
+    from dnnmem_tune.frontends.torch.recorder import Recorder
+
+aten = torch.ops.aten
+
+
+@intercept(aten._fused_sgd_.default, aten._fused_sgd_.tensor_lr)
+def fused_sgd(_recorder: Recorder, _func: Any, _args: Any, _kwargs: Any) -> None:
+    """In place; torch 2.13 has no meta kernel for it."""
+
+
+@intercept(aten._cudnn_rnn_backward.default)
+def cudnn_rnn_backward(_recorder: Recorder, _func: Any, args: Any, _kwargs: Any) -> Any:
+    """Gradients of cuDNN's RNN; the weight gradients are views of one flat buffer.
+
+    Source: ``_cudnn_rnn_backward`` in ``aten/src/ATen/native/cudnn/RNN.cpp``, torch 2.13.
+    """
+    inputs, weights, _stride, _flat, hx, cx, *_rest = args
+    flat = inputs.new_empty(sum(weight.numel() for weight in weights))
+    gradients, offset = [], 0
+    for weight in weights:
+        gradients.append(flat[offset : offset + weight.numel()].view(weight.shape))
+        offset += weight.numel()
+    return (
+        torch.empty_like(inputs),
+        torch.empty_like(hx),
+        None if cx is None else torch.empty_like(cx),
+        gradients,
+    )
+
+
+@intercept(aten._pin_memory.default)
+def pin_memory(_recorder: Recorder, _func: Any, args: Any, _kwargs: Any) -> Any:
+    """Pinned host memory is host memory."""
+    return args[0].clone()
+
+
+@intercept(aten.is_pinned.default)
+def is_pinned(_recorder: Recorder, _func: Any, _args: Any, _kwargs: Any) -> bool:
+    """No host tensor of a trace is pinned."""
+    return False

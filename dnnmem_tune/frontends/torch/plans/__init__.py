@@ -1,0 +1,3 @@
+"""What CUDA operators take inside one call, one file for each family; importing it registers them all."""
+
+from dnnmem_tune.frontends.torch.plans import elementwise as elementwise
