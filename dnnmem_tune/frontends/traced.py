@@ -84,6 +84,20 @@ class TracedWorkload:
         """End the worker process."""
         self._recorder.close()
 
+    def with_params(self, params: dict[str, Any]) -> TracedWorkload:
+        """Return the same workload with other hyperparameters; both use one worker, which either may close.
+
+        A worker that has torch imported traces another configuration in a fraction of the time
+        that it takes to start one.
+        """
+        request = replace(self._request, params=params)
+        return TracedWorkload(self._recorder, request, store=self._store, fingerprint=self._fingerprint)
+
+    @property
+    def fingerprint(self) -> str:
+        """What every trace depends on besides the request: source, versions, recorder."""
+        return self._fingerprint
+
     @property
     def unfitted_reason(self) -> str:
         """Why each batch size needs a trace of its own; empty where one trace serves all."""
