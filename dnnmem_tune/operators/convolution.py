@@ -12,10 +12,11 @@ an assumption that the user picks and that every estimate names:
 
 ``limited``
     What cuDNN's heuristics usually take. In single precision and contiguous layout:
-    non-fused Winograd for ungrouped 3 x 3 convolutions of stride 1, nothing else of
-    weight. In half precision and contiguous layout: the tensor-core kernels work on
-    channels-last data, so input, output and weight are converted in the workspace. In
-    channels-last layout: nothing.
+    non-fused Winograd for ungrouped 3 x 3 convolutions of stride 1, but for the forward and
+    the data gradient of narrow ones (up to 64 x 64 channels) the implicit product, which
+    takes next to none; nothing else of weight. In half precision and contiguous layout: the
+    tensor-core kernels work on channels-last data, so input, output and weight are converted
+    in the workspace. In channels-last layout: nothing.
 
 ``benchmark``
     The largest workspace among the algorithms that are tried: the above and the tiled
@@ -27,15 +28,17 @@ Source:
     weight. In the Kineto sample of ResNet-50 (fp32, batch 32, V100; pytorch/kineto
     ``tb_plugin/samples``) the workspaces of the 3 x 3 convolutions of stride 1 are this to
     the byte at 14 x 14 (47,185,920) and 7 x 7 (56,623,104) in all three directions and for
-    the filter gradient at 56 x 56 (116,195,328), and 1 % more at 28 x 28 (60,817,408);
-    forward and data gradient of 64 channels at 56 x 56 took 0.4 MB instead. It is 2.25 times
-    input plus output where 4 divides the extents, which agrees with the finding that twice
-    input plus output of k x k convolutions explains what is missing in 18 peaks measured on
-    an A100 (median error 6.4 % to 1.7 %). Fourier transform: 32 x 17 complex numbers for
-    each tile of 32 x 32 and plane; the sizes that ``mnistCUDNN`` prints for algorithm 5
-    (178,432 and 4,656,640 bytes) are this to the byte. Conversion: cuDNN's
-    ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` around half-precision convolutions; no
-    measured size was at hand.
+    the filter gradient of 64 channels at 56 x 56 (116,195,328), and 1 % more at 28 x 28
+    (60,817,408); forward and data gradient of the 64 channels took 0.4 MB instead.
+    It is 2.25 times input plus output where 4 divides the extents. On an A100 (fp32, 224
+    pixels) 9, 23 and 24 % of the measured peak of VGG-16 at batch 32, 64 and 128 are missing
+    without workspaces, and 2 to 4 % of ResNet-50's; with this model VGG-16 comes out 17, 10
+    and 5 % too high and ResNet-50 within 3 %. Reserved memory moves by more than the workspace
+    itself, since a workspace decides which cached blocks are split.
+    Fourier transform: 32 x 17 complex numbers for each tile of 32 x 32 and plane; the sizes
+    that NVIDIA's ``mnistCUDNN`` prints for algorithm 5 (178,432 and 4,656,640 bytes) are this
+    to the byte. Conversion: cuDNN's ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` around
+    half-precision convolutions; no measured size was at hand.
 """
 
 from __future__ import annotations
@@ -59,6 +62,8 @@ CHANNELS_LAST = "channels_last"
 
 _WINOGRAD_TILE = 4
 _WINOGRAD_PLANES = 36
+_NARROW_KERNELS = 64 * 64
+"""Input times output channels up to which forward and data gradient take another algorithm."""
 _FOURIER_TILE = 32
 _FOURIER_TILE_BYTES = 32 * 17 * 8
 
@@ -136,13 +141,21 @@ def convolution_workspace(arguments: Sequence[int], tag: str, target: KernelTarg
     dtype, _, layout = tag.partition(" ")
     if layout == CHANNELS_LAST:
         limited = 0
-    elif dtype == "float32":
+    elif dtype == "float32" and not _is_narrow(arguments):
         limited = _winograd_bytes(arguments)
     elif dtype in ("float16", "bfloat16"):
         limited = _conversion_bytes(arguments)
     else:
         limited = 0
-    return limited if model == "limited" else max(limited, _fourier_bytes(arguments))
+    if model == "limited":
+        return limited
+    winograd = _winograd_bytes(arguments) if dtype == "float32" and layout != CHANNELS_LAST else 0
+    return max(limited, winograd, _fourier_bytes(arguments))
+
+
+def _is_narrow(arguments: Sequence[int]) -> bool:
+    weight_elements, _, kernel_elements, _, direction = arguments[2:7]
+    return direction != Direction.FILTER_GRADIENT and weight_elements // kernel_elements <= _NARROW_KERNELS
 
 
 def _conversion_bytes(arguments: Sequence[int]) -> int:

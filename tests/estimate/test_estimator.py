@@ -223,7 +223,7 @@ def test_a_job_that_fails_only_by_a_bound_is_unknown() -> None:
 def test_the_interval_names_the_context_and_the_workspace() -> None:
     """The workspace model ``none`` may be short by what ``limited`` takes; both causes add up."""
     scratch = convolution_scratch(
-        Direction.FORWARD,
+        Direction.FILTER_GRADIENT,
         input_shape=(8, 64, 56, 56),
         weight_shape=(64, 64, 3, 3),
         output_shape=(8, 64, 56, 56),
