@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import warnings
 import weakref
@@ -146,6 +147,17 @@ def _numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
         with torch.utils._python_dispatch._disable_current_modes():
             value = torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
     return _original_numpy(value, force=force)
+
+
+def answer_for_libraries() -> None:
+    """Make libraries that look for fake tensors take the path of real ones.
+
+    transformers keeps its attention masks when it sees a fake tensor; a CUDA run looks at
+    the mask and drops it where it can.
+    """
+    imports = sys.modules.get("transformers.utils.import_utils")
+    if imports is not None:
+        imports.is_fake_tensor = lambda _tensor: False  # type: ignore[attr-defined]
 
 
 def _refuse_what_is_not_modelled() -> None:

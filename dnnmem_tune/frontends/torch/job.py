@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dnnmem_tune.frontends.base import RecordRequest
-from dnnmem_tune.frontends.torch.cuda_build import FakeCudaMode
+from dnnmem_tune.frontends.torch.cuda_build import FakeCudaMode, answer_for_libraries
 from dnnmem_tune.frontends.torch.recorder import Recorder
 from dnnmem_tune.ir.trace import MemoryTrace
 
@@ -44,6 +44,7 @@ def record_job(build: Build, request: RecordRequest, mode: FakeCudaMode) -> Memo
             )
         recorder.mark("build")
         for index in range(request.num_steps):
+            answer_for_libraries()
             recorder.attribution.step = index
             step()
             recorder.attribution.settle_model()

@@ -24,8 +24,28 @@ from dnnmem_tune.frontends.torch.intercepts.registry import INTERCEPTS
 from dnnmem_tune.frontends.torch.plans.registry import MEMORY_PLANS, Action, Give, Output, Take
 from dnnmem_tune.ir.size import Polynomial, Size
 from dnnmem_tune.ir.trace import Category, Coverage, Mark, MemoryTrace, Operation, Phase, Storage
+from dnnmem_tune.operators.matmul import cublas_workspace_bytes
 
 _NO_MEMORY = frozenset({"prim::device"})
+
+_MATRIX_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm",
+        "addmm",
+        "_addmm_activation",
+        "bmm",
+        "baddbmm",
+        "addbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "_scaled_mm",
+        "_int_mm",
+    )
+)
+"""Operators that ask for a cuBLAS handle."""
 
 
 class Recorder(TorchDispatchMode):
@@ -46,7 +66,7 @@ class Recorder(TorchDispatchMode):
         self._operation_of: list[int] = []
         self._optional: list[bool] = []
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
-        self._cublas_threads: set[Phase] = set()
+        self._cublas_handles: set[bool] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -115,10 +135,10 @@ class Recorder(TorchDispatchMode):
         if schema_name in _NO_MEMORY:
             return
         tensors = list(_tensors_of(output))
-        if not tensors or tensors[0].device.type != "cuda":
+        if not tensors or values.may_be_known(tensors[0]):
             values.follow(func, args, kwargs, output)
-            if not any(tensor.device.type == "cuda" for tensor in tensors):
-                return
+        if not any(tensor.device.type == "cuda" for tensor in tensors):
+            return
         path, phase = self.attribution.where()
         overload: str = func._overloadname
         name = schema_name if overload == "default" else f"{schema_name}.{overload}"
@@ -129,6 +149,16 @@ class Recorder(TorchDispatchMode):
             return
         for tensor in tensors:
             self._note(tensor)
+        if schema_name in _MATRIX_PRODUCTS:
+            self._take_cublas_workspace()
+
+    def _take_cublas_workspace(self) -> None:
+        """The first matrix product of a thread, forward or backward, allocates the workspace of its handle."""
+        thread = self.attribution.in_backward
+        if thread not in self._cublas_handles:
+            self._cublas_handles.add(thread)
+            nbytes = cublas_workspace_bytes(self.compute_capability)
+            self.take(Polynomial(nbytes), Category.WORKSPACE)
 
     def _follow_plan(self, actions: Iterator[Action], outputs: list[torch.Tensor]) -> None:
         taken: list[int] = []

@@ -1,10 +1,12 @@
-"""Values of small CPU tensors, kept beside the fake tensors that have none.
+"""Values of small tensors, kept beside the fake tensors that have none.
 
-A trace has no data, yet programs compute *sizes* with small CPU tensors: drop-path rates
-from ``torch.linspace``, the widths of a RegNet, a list of sequence lengths. Every
-deterministic operator on small CPU tensors with known values is therefore also run for
-real, on values kept here. Tensors on the device have no values: whatever is read from
-them on the host is a placeholder, and is reported.
+A trace has no data, yet programs compute *sizes* with small CPU tensors (drop-path rates
+from ``torch.linspace``, the widths of a RegNet, a list of sequence lengths), and choose
+kernels by small masks and positions on the device (Hugging Face models skip a mask of
+ones). Every deterministic operator on small CPU tensors, and on small whole-number and
+boolean device tensors, is therefore also run for real where all of its inputs are known.
+Everything else has no value: what is read from it on the host is a placeholder, and is
+reported.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 _MAX_ELEMENTS = 1 << 16
-"""Larger CPU tensors are data or weights; no program computes a size with them."""
+"""Larger tensors are data or weights; no program computes a size with them."""
+
+_WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 _ATTRIBUTE = "_dnnmem_value"
 
@@ -33,16 +37,21 @@ def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     return value
 
 
+def may_be_known(tensor: torch.Tensor) -> bool:
+    """Whether values of such a tensor are kept at all."""
+    return (tensor.device.type == "cpu" or tensor.dtype in _WHOLE) and tensor.numel() <= _MAX_ELEMENTS
+
+
 def follow(func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any) -> None:
     """Run an operator on known values too, and attach the results to its fake outputs.
 
     Where an argument's value is not known, what the operator writes is not known either.
     """
     flat_outputs = [out for out in tree_flatten(outputs)[0] if isinstance(out, torch.Tensor)]
-    if any(out.device.type != "cpu" or out.numel() > _MAX_ELEMENTS for out in flat_outputs):
+    if not all(may_be_known(out) for out in flat_outputs):
         return
     leaves, layout = tree_flatten((args, kwargs))
-    values = [known_value(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    values = [_real(leaf) for leaf in leaves]
     unknown = any(
         isinstance(leaf, torch.Tensor) and value is None for leaf, value in zip(leaves, values, strict=True)
     )
@@ -50,12 +59,22 @@ def follow(func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any) -> No
         _forget(func, args, flat_outputs)
         return
     real_args, real_kwargs = tree_unflatten(values, layout)
-    with _disable_current_modes():
-        real_outputs = func(*real_args, **real_kwargs)
+    try:
+        with _disable_current_modes():
+            real_outputs = func(*real_args, **real_kwargs)
+    except (RuntimeError, NotImplementedError):  # no CPU kernel, or data that it refuses
+        _forget(func, args, flat_outputs)
+        return
     flat_real = [out for out in tree_flatten(real_outputs)[0] if isinstance(out, torch.Tensor)]
     for fake, real in zip(flat_outputs, flat_real, strict=False):
         if isinstance(fake, FakeTensor):
             setattr(fake, _ATTRIBUTE, real)
+
+
+def _real(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return known_value(leaf)
+    return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
 
 def _is_uninitialised(func: Any) -> bool:
