@@ -107,7 +107,7 @@ def typical_context(num_sms: int, num_threads: int) -> tuple[int, int]:
     Example:
         >>> context_bytes, uncertainty_bytes = typical_context(80, 2048)
         >>> context_bytes >> 20, uncertainty_bytes >> 20
-        (368, 92)
+        (367, 91)
 
     """
     context_bytes = num_sms * (num_threads * KIB + 26 * MIB // 10)
