@@ -13,11 +13,12 @@ address), and the simulated driver hands out addresses upwards or downwards to s
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dnnmem_tune.allocators.base import AllocatorStats
 from dnnmem_tune.allocators.driver import UNLIMITED, Driver
 from dnnmem_tune.allocators.expandable import ExpandableSegments
+from dnnmem_tune.allocators.layout import Block, Segment, check_tiling, contiguous, tiling
 from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.allocators.pool import ADDRESS_MASK, SIZE_SHIFT, FreeBlocks, Pool
 
@@ -94,6 +95,16 @@ class CachingAllocator:
     def num_segments(self) -> int:
         """Segments taken from the driver and not given back."""
         return len(self._small.segments) + len(self._large.segments)
+
+    def segments(self) -> list[Segment]:
+        """Return all memory taken from the driver, block by block, in order of address."""
+        in_use, unmapped = self._in_use(), self._unmapped()
+        found: list[Segment] = []
+        for pool in (self._small, self._large):
+            for start, nbytes in pool.segments.items():
+                blocks = tiling(start, nbytes, in_use, self._free.size_at, unmapped)
+                found += contiguous(blocks, is_large=pool is self._large)
+        return sorted(found, key=lambda segment: segment.address)
 
     def place_of(self, storage: int) -> tuple[int, int] | None:
         """Return where a storage's block lies, if it owns one: start of its segment, and its own address."""
@@ -316,34 +327,30 @@ class CachingAllocator:
                 excess -= self._release(pool, address)
                 del idle[address]
 
+    def _in_use(self) -> dict[int, Block]:
+        return {
+            address: Block(address, nbytes, storage)
+            for storage, (address, nbytes) in enumerate(zip(self._addresses, self._block_bytes, strict=True))
+            if nbytes
+        }
+
+    def _unmapped(self) -> dict[int, int]:
+        return self._expandable.unmapped() if self._expandable else {}
+
     def check(self) -> None:
         """Verify the invariants of the state; see ``Allocator.check``."""
-        in_use = {address: size for address, size in zip(self._addresses, self._block_bytes, strict=True) if size}
-        free, unmapped = self._free.size_at, self._expandable.unmapped() if self._expandable else {}
+        in_use, free, unmapped = self._in_use(), self._free.size_at, self._unmapped()
         assert self._free.start_of == {address + nbytes: address for address, nbytes in free.items()}
-        keys = {key for pool in (self._small, self._large) for key in pool.keys}
-        assert keys == {nbytes << SIZE_SHIFT | address for address, nbytes in free.items()}
+        keys = [key for pool in (self._small, self._large) for key in pool.keys]
+        assert set(keys) == {nbytes << SIZE_SHIFT | address for address, nbytes in free.items()}
+        tiled_bytes = 0
         for pool in (self._small, self._large):
             assert pool.keys == sorted(pool.keys)
             for start, nbytes in pool.segments.items():
-                _check_tiling(start, start + nbytes, in_use, free, unmapped)
-        assert sum(in_use.values()) == self._allocated_bytes >= self._requested_bytes
-        assert self._allocated_bytes + sum(free.values()) == self._reserved_bytes
-        mapped_bytes = sum(sum(pool.segments.values()) for pool in (self._small, self._large)) - sum(
-            unmapped.values()
-        )
-        assert mapped_bytes == self._reserved_bytes <= self._driver.used_bytes <= self._driver.capacity_bytes
+                blocks = tiling(start, nbytes, in_use, free, unmapped)
+                check_tiling(start, nbytes, blocks)
+                tiled_bytes += sum(block.nbytes for block in blocks if block.is_mapped)
+        assert sum(block.nbytes for block in in_use.values()) == self._allocated_bytes >= self._requested_bytes
+        assert self._allocated_bytes + sum(free.values()) == self._reserved_bytes == tiled_bytes
+        assert self._reserved_bytes <= self._driver.used_bytes <= self._driver.capacity_bytes
         assert self._reserved_bytes <= self._allowed_bytes
-
-
-def _check_tiling(start: int, stop: int, in_use: Mapping[int, int], *kinds_free: Mapping[int, int]) -> None:
-    """Verify that blocks cover a segment without gap or overlap, and that free neighbours are merged."""
-    previous = None
-    while start < stop:
-        kinds = [kind for kind in (in_use, *kinds_free) if start in kind]
-        assert len(kinds) == 1, f"{len(kinds)} blocks start at {start}"
-        (kind,) = kinds
-        assert kind is in_use or kind is not previous, f"the free blocks that meet at {start} are not merged"
-        previous = kind
-        start += kind[start]
-    assert start == stop, "a block reaches over the end of its segment"
