@@ -1,4 +1,8 @@
 """What operators take beyond their outputs: kernel scratch, workspaces, reserves.
 
 No framework is imported here: a rule gets numbers and the target's properties, and gives bytes.
+Importing this package registers every rule.
 """
+
+from dnnmem_tune.operators import convolution as convolution
+from dnnmem_tune.operators import reduction as reduction

@@ -70,7 +70,18 @@ def _override_operators(compute_capability: tuple[int, int]) -> None:
         warnings.simplefilter("ignore")  # "Overriding a previously registered kernel"
         for operator, function in overrides.items():
             library.impl(operator, function, "AutogradCUDA")
+        for operator in _CUDA_KERNELS_OF_COMPOSITE_OPERATORS:
+            library.impl(operator, _never_called, "CUDA")
     _kept_alive.append(library)
+
+
+_CUDA_KERNELS_OF_COMPOSITE_OPERATORS = ("silu_backward", "mish_backward", "_fused_rms_norm")
+"""Operators that the CPU build decomposes since only the CUDA build has a kernel; found by comparing both."""
+
+
+def _never_called(*_args: Any, **_kwargs: Any) -> Any:
+    """That a kernel is registered keeps the dispatcher from decomposing the operator; fake tensors answer it."""
+    raise AssertionError("a CUDA kernel was called while tracing")
 
 
 def _answer_for_device(compute_capability: tuple[int, int], total_bytes: int, num_sms: int, name: str) -> None:
