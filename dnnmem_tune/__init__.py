@@ -12,10 +12,10 @@ needs nothing but Python.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+# The types of these names are in the stub file ``__init__.pyi``.
 _EXPORTS = {
     "BatchSizeResult": "dnnmem_tune.decisions.batch_size",
     "Bounds": "dnnmem_tune.api",
@@ -43,32 +43,11 @@ _EXPORTS = {
 import_module(f"{__name__}.estimate")
 del globals()["estimate"]
 
-if TYPE_CHECKING:
-    from dnnmem_tune.api import Bounds as Bounds
-    from dnnmem_tune.api import Comparison as Comparison
-    from dnnmem_tune.api import EstimationSession as EstimationSession
-    from dnnmem_tune.api import compare as compare
-    from dnnmem_tune.api import estimate as estimate
-    from dnnmem_tune.api import max_batch_size as max_batch_size
-    from dnnmem_tune.decisions.batch_size import BatchSizeResult as BatchSizeResult
-    from dnnmem_tune.decisions.verdict import Verdict as Verdict
-    from dnnmem_tune.errors import DnnMemError as DnnMemError
-    from dnnmem_tune.errors import MissingPackageError as MissingPackageError
-    from dnnmem_tune.errors import TraceError as TraceError
-    from dnnmem_tune.errors import UnknownDeviceError as UnknownDeviceError
-    from dnnmem_tune.errors import UnsupportedError as UnsupportedError
-    from dnnmem_tune.errors import UsageError as UsageError
-    from dnnmem_tune.errors import WorkloadError as WorkloadError
-    from dnnmem_tune.estimate.devices import DeviceProfile as DeviceProfile
-    from dnnmem_tune.estimate.report import MemoryEstimate as MemoryEstimate
-    from dnnmem_tune.frontends.torch.workloads.training_step import TrainingStep as TrainingStep
-    from dnnmem_tune.guard import MemoryGuard as MemoryGuard
 
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_EXPORTS[name]), name)
+    value: object = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = value
     return value
 

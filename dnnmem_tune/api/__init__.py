@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnmem_tune.api.arguments import batch_size_of, plain_params
-from dnnmem_tune.api.comparison import ComparedDevice, Comparison
 from dnnmem_tune.api.search import Bounds
 from dnnmem_tune.api.session import EstimationSession
 from dnnmem_tune.decisions.batch_size import BatchSizeResult
+from dnnmem_tune.decisions.comparison import ComparedDevice, Comparison
 
 if TYPE_CHECKING:
     from dnnmem_tune.estimate.devices import DeviceProfile

@@ -7,6 +7,7 @@ that a workload refuses it.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import math
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ from dnnmem_tune.decisions.batch_size import (
     largest_batch,
 )
 from dnnmem_tune.decisions.verdict import Verdict, verdict_of
-from dnnmem_tune.errors import UsageError, WorkloadError
+from dnnmem_tune.errors import DnnMemError, UsageError, WorkloadError
+from dnnmem_tune.ir.fit import Mismatch, fit_traces
 
 if TYPE_CHECKING:
     from dnnmem_tune.api.session import EstimationSession
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 _GROUPS = (2, 3, 4, 5, 6, 8, 16, 32, 64)
 """Multiples tried where the answer turns out not to run: how workloads split their batch."""
+
+_NEAR = 0.95
+"""Where the largest batch lies as a share of the one whose live bytes alone fill the card."""
 
 _FITTED_AT = (8, 16)
 """Batch sizes that every fit is made of, so that looking at them first costs nothing."""
@@ -96,22 +101,22 @@ def _trace_near_the_answer(
     common factors, it also says that the workload runs there, and no fourth trace has to confirm that.
     """
     traced = session.traced(device, params)
-    peaks: list[int] = []
-    for batch_size in _FITTED_AT:
-        try:
-            estimator = session.estimator_of(traced.exact_trace(batch_size), device)
-        except WorkloadError:
-            return
-        peaks.append(estimator.at(batch_size).peak_device_bytes)
-    limit = estimator.limit_bytes
-    if not peaks[0] < peaks[1] < limit or bounds.power_of_two:
+    try:
+        fitted = fit_traces({batch_size: traced.exact_trace(batch_size) for batch_size in _FITTED_AT})
+    except WorkloadError:
         return
-    small, large = _FITTED_AT
-    crossing = small + (limit - peaks[0]) * (large - small) // (peaks[1] - peaks[0])
-    unit = bounds.multiple_of
-    guess = min(crossing, bounds.ceiling) // unit
-    near = unit * (guess if guess % 2 else guess - 1)
-    if near > large:
+    if isinstance(fitted, Mismatch) or bounds.power_of_two:
+        return
+    estimator = session.estimator_of(fitted, device)
+    # Live bytes alone reach the card's capacity a little above the largest batch.
+    too_large = bisect.bisect_left(
+        range(1, bounds.ceiling + 1),
+        True,
+        key=lambda batch_size: estimator.lower_bound(batch_size) > estimator.capacity_bytes,
+    )
+    multiple = int(_NEAR * too_large) // bounds.multiple_of
+    near = bounds.multiple_of * (multiple if multiple % 2 else multiple - 1)
+    if near > max(_FITTED_AT):
         with contextlib.suppress(WorkloadError):
             traced.trace_for(near)
 
@@ -220,14 +225,20 @@ def search_value(
         )
     plain_params({name: 1})
     size = batch_size_of(batch_size)
-    first_error: list[WorkloadError] = []
+    errors: list[DnnMemError] = []
+    some_run = False
 
     def verdict(value: int) -> Outcome:
+        nonlocal some_run
         try:
             estimate = session.estimate(size, device, {**params, name: value})
-        except WorkloadError as error:
-            first_error.append(error)
+        except (UsageError, WorkloadError) as error:
+            # Beyond what a model takes (more tokens than positions) is a bound; a name it does not take is not.
+            if isinstance(error, UsageError) and not some_run:
+                raise
+            errors.append(error)
             return CannotRun(str(error))
+        some_run = True
         return verdict_of(estimate)
 
     result = largest_batch(
@@ -240,7 +251,7 @@ def search_value(
         searched=name,
     )
     if result.smallest_runnable is None:
-        raise first_error[0]
+        raise errors[0]
     if result.largest_batch is None:
         return result
     return replace(result, estimate=session.estimate(size, device, {**params, name: result.largest_batch}))

@@ -8,7 +8,6 @@ estimator for each card.
 from __future__ import annotations
 
 import json
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dnnmem_tune.api.advice import advise
 from dnnmem_tune.api.arguments import batch_size_of, plain_params, safety_margin, whole_number
-from dnnmem_tune.api.comparison import Comparison, compare_devices
+from dnnmem_tune.api.comparison import compare_devices
 from dnnmem_tune.api.search import Bounds, plans_for, search_batch_size, search_value
 from dnnmem_tune.decisions.batch_size import MAX_BATCH_SIZE, BatchSizeResult
+from dnnmem_tune.decisions.comparison import Comparison
 from dnnmem_tune.decisions.remedies import Remedy
 from dnnmem_tune.decisions.verdict import Verdict, verdict_of
 from dnnmem_tune.errors import UsageError
@@ -37,15 +37,18 @@ if TYPE_CHECKING:
 
 RECORDERS = ("auto", "fake", "emulated")
 
-_TRACED_KEPT = 16
-"""Traced workloads kept open. A search over a hyperparameter opens one per value, and each may hold a process."""
+_TRACED_KEPT = 256
+"""Traced workloads kept; a search over a hyperparameter opens one for each value."""
+
+_PROCESSES_KEPT = 2
+"""Processes kept that trace: each holds a framework, several hundred megabytes."""
 
 _ESTIMATORS_KEPT = 64
 """Estimators kept: a workload that has to be traced at each batch size makes one for each."""
 
 
 class EstimationSession:
-    """Estimates of one workload at any hyperparameters, batch size and card.
+    """Estimates of one workload at any hyperparameters, batch size and card; for one thread at a time.
 
     Args:
         workload: ``"train.py:build"``, ``"module:function"``, the name of a built-in workload,
@@ -110,9 +113,9 @@ class EstimationSession:
             **{name: limit for name, limit in limits.items() if limit is not None},
         )
         self._traced: OrderedDict[str, TracedWorkload] = OrderedDict()
+        self._workers: OrderedDict[tuple[int, int], TracedWorkload] = OrderedDict()
         self._first_batch: dict[int, int] = {}
         self._estimators: OrderedDict[tuple[int, DeviceProfile], Estimator] = OrderedDict()
-        self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -124,11 +127,12 @@ class EstimationSession:
 
     def close(self) -> None:
         """End the processes that trace; a later estimate starts them again."""
-        with self._lock:
-            while self._traced:
-                self._traced.popitem()[1].close()
-            self._first_batch.clear()
-            self._estimators.clear()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        self._traced.clear()
+        self._first_batch.clear()
+        self._estimators.clear()
 
     @property
     def name(self) -> str:
@@ -248,9 +252,8 @@ class EstimationSession:
         Raises as ``estimate`` does.
         """
         device = self.device(gpu)
-        with self._lock:
-            traced = self.traced(device, plain_params(params))
-            first = self._first_batch.setdefault(id(traced), batch_size)
+        traced = self.traced(device, plain_params(params))
+        first = self._first_batch.setdefault(id(traced), batch_size)
         alone = batch_size == first and not reusable
         trace = traced.exact_trace(batch_size) if alone else traced.trace_for(batch_size)
         return self.estimator_of(trace, device)
@@ -266,43 +269,49 @@ class EstimationSession:
 
         # The estimator holds the trace, so that the number stays its own while it is kept here.
         key = (id(trace), device)
-        with self._lock:
-            if key not in self._estimators:
-                self._estimators[key] = Estimator(
-                    trace,
-                    device,
-                    policy=self.policy,
-                    conv_workspace=self.conv_workspace,
-                    safety_bytes=self.margin.nbytes,
-                    safety_fraction=self.margin.fraction,
-                )
-            self._estimators.move_to_end(key)
-            estimator = self._estimators[key]
-            while len(self._estimators) > _ESTIMATORS_KEPT:
-                self._estimators.popitem(last=False)
+        if key not in self._estimators:
+            self._estimators[key] = Estimator(
+                trace,
+                device,
+                policy=self.policy,
+                conv_workspace=self.conv_workspace,
+                safety_bytes=self.margin.nbytes,
+                safety_fraction=self.margin.fraction,
+            )
+        self._estimators.move_to_end(key)
+        estimator = self._estimators[key]
+        while len(self._estimators) > _ESTIMATORS_KEPT:
+            self._estimators.popitem(last=False)
         return estimator
 
     def traced(self, device: DeviceProfile, params: dict[str, Any]) -> TracedWorkload:
         """Return the workload opened for these plain hyperparameters and this card's compute capability."""
         key = json.dumps([params, device.compute_capability], sort_keys=True)
-        with self._lock:
-            if key not in self._traced:
-                major, minor = device.compute_capability
-                self._progress(f"tracing {self.name} for compute capability {major}.{minor}")
-                tracing = replace(
-                    self._tracing,
-                    compute_capability=device.compute_capability,
-                    total_bytes=device.total_bytes,
-                    num_sms=device.num_sms,
-                )
-                self._traced[key] = open_workload(self.workload, params=params, tracing=tracing)
-            self._traced.move_to_end(key)
-            traced = self._traced[key]
-            while len(self._traced) > _TRACED_KEPT:
-                _, oldest = self._traced.popitem(last=False)
-                self._first_batch.pop(id(oldest), None)
-                oldest.close()
-        return traced
+        if key not in self._traced:
+            major, minor = device.compute_capability
+            self._progress(f"tracing {self.name} for compute capability {major}.{minor}")
+            self._traced[key] = self._worker(device).with_params(params)
+        self._traced.move_to_end(key)
+        while len(self._traced) > _TRACED_KEPT:
+            self._first_batch.pop(id(self._traced.popitem(last=False)[1]), None)
+        return self._traced[key]
+
+    def _worker(self, device: DeviceProfile) -> TracedWorkload:
+        """Return the workload with a process that traces any hyperparameters for this card's capability."""
+        capability = device.compute_capability
+        if capability not in self._workers:
+            tracing = replace(
+                self._tracing,
+                compute_capability=capability,
+                total_bytes=device.total_bytes,
+                num_sms=device.num_sms,
+            )
+            self._workers[capability] = open_workload(self.workload, params={}, tracing=tracing)
+        self._workers.move_to_end(capability)
+        # A closed one keeps its traces; only a trace that is still missing would start its process again.
+        for used_before in list(self._workers.values())[:-_PROCESSES_KEPT]:
+            used_before.close()
+        return self._workers[capability]
 
 
 def _one_of(value: object, choices: tuple[str, ...], name: str) -> None:

@@ -372,6 +372,8 @@ def _reason(
         return f"it cannot be said for {smallest}: {what}" if not beyond.exceeds else f"even {smallest} {what}"
     if beyond.exceeds:
         return f"{name} {beyond.value} {what}"
+    if not beyond.runs:
+        return f"the workload does not run at {name} {beyond.value}: {what}"
     return f"nothing can be said beyond {name} {largest}, because at {beyond.value}: {what}"
 
 

@@ -224,3 +224,11 @@ def test_each_value_is_looked_at_once() -> None:
     result: BatchSizeResult = largest_batch(probe, certainly_exceeds=lambda value: 29_000 * value > LIMIT)
 
     assert len(looked) == len(set(looked)) == len(result.probes)
+
+
+def test_value_that_the_workload_refuses_is_a_bound_and_not_too_large() -> None:
+    """GIVEN 512 positions THEN 513 tokens are refused by the model, not by the card."""
+    result = largest_batch(_only(lambda value: value <= 512), searched="seq_len")
+
+    assert (result.largest_batch, result.first_too_large) == (512, None)
+    assert result.reason == "the workload does not run at seq_len 513: expected more than 1 value per channel"
