@@ -47,9 +47,10 @@ def decode_trace(document: Any) -> MemoryTrace:
         ValueError: If the document is of another format, incomplete or inconsistent.
 
     """
+    found = document.get("format") if isinstance(document, dict) else None
+    if found is not None and found != FORMAT:
+        raise ValueError(f"the trace has format {found!r}, this release reads {FORMAT}")
     try:
-        if document["format"] != FORMAT:
-            raise ValueError(f"the trace has format {document['format']!r}, this release reads {FORMAT}")
         categories = {category.value: category for category in Category}
         phases = {phase.value: phase for phase in Phase}
         trace = MemoryTrace(
@@ -74,9 +75,9 @@ def decode_trace(document: Any) -> MemoryTrace:
             recorder=document["recorder"],
             batch_sizes=tuple(document["batch_sizes"]),
         )
-    except (KeyError, TypeError, IndexError) as error:
+        trace.check()
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         raise ValueError(f"this is no encoded trace: {error!r}") from error
-    trace.check()
     return trace
 
 

@@ -1,0 +1,40 @@
+# Two commands do all the set-up: `make maxbatch` answers the main question on the built-in
+# ResNet-50, `make test` runs all the tests. Both make the environment first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: maxbatch test lint types check clean
+
+# What an answer needs, and no more. torch 2.13.0 has a CPU build on every platform index used
+# here; the plain name would pull a CUDA build of several gigabytes.
+$(VENV)/.run: pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed, this is " + sys.version'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+maxbatch: $(VENV)/.run
+	$(BIN)/dnnmem-maxbatch --model resnet50 --gpu V100-16GB
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+check: lint types test
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
