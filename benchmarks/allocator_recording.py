@@ -213,13 +213,15 @@ def _record_run(stub_libraries: Path, configuration: int, card: int) -> None:
     import torch
 
     torch.cuda.init()
+    # An emptied allocator is as good as a new one, except that expandable segments keep address ranges.
+    run_sequence = _run_in_child if "expandable" in CONFIGURATIONS[configuration] else _run_sequence
     digests = bytearray()
     totals = [0, 0, 0]
     for seed in sequence_seeds(configuration, card):
         events, sizes = random_sequence(seed, CARDS[card].capacity_bytes)
-        digest, *counts = _in_child(events, sizes)
-        digests += bytes.fromhex(str(digest))
-        totals = [total + int(count) for total, count in zip(totals, [len(events), *counts], strict=True)]
+        digest, *counts = run_sequence(events, sizes)
+        digests += bytes.fromhex(digest)
+        totals = [total + count for total, count in zip(totals, [len(events), *counts], strict=True)]
     run = {
         "torch": torch.__version__,
         "configuration": CONFIGURATIONS[configuration],
@@ -233,8 +235,7 @@ def _record_run(stub_libraries: Path, configuration: int, card: int) -> None:
     print(json.dumps(run))
 
 
-def _in_child(events: list[int], sizes: list[int]) -> list[object]:
-    """Run a sequence in a forked child, whose allocator is fresh."""
+def _run_in_child(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -242,19 +243,21 @@ def _in_child(events: list[int], sizes: list[int]) -> list[object]:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        answer = pipe.read()
+        digest, retries, out_of_memory = json.load(pipe)
     os.waitpid(child, 0)
-    result: list[object] = json.loads(answer)
-    return result
+    return digest, retries, out_of_memory
 
 
 def _run_sequence(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
+    """Run one sequence and return its digest, retries and failed requests; leave the allocator empty."""
     import torch
 
     allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
     free = torch._C._cuda_cudaCachingAllocator_raw_delete
+    torch._C._cuda_resetAccumulatedMemoryStats(0)
     transcript = Transcript()
-    starts: list[int] = []  # of all segments, ascending; see below
+    out_of_memory = 0
+    starts: list[int] = []  # of all segments, ascending
     addresses: dict[int, int] = {}
     for code in events:
         place = None
@@ -269,13 +272,17 @@ def _run_sequence(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
                     starts.insert(0, address)
                 place = starts[bisect_right(starts, address) - 1], address
             except torch.OutOfMemoryError:
-                pass
+                out_of_memory += 1
         stats = torch._C._cuda_memoryStats(0)
         allocated, reserved, requested = (
             stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes", "requested_bytes")
         )
         transcript.add(place, allocated, reserved, requested, stats["num_alloc_retries"])
-    return transcript.digest().hex(), stats["num_alloc_retries"], stats["num_ooms"]
+    for address in addresses.values():
+        free(address)
+    torch._C._cuda_emptyCache()
+    assert torch._C._cuda_memoryStats(0)["reserved_bytes"]["all"]["current"] == 0
+    return transcript.digest().hex(), stats["num_alloc_retries"], out_of_memory
 
 
 if __name__ == "__main__":
