@@ -103,7 +103,8 @@ class ConvNeXtBlock(nn.Module):
             noise = torch.empty([result.shape[0], 1, 1, 1], dtype=x.dtype, device=x.device)
             noise = noise.bernoulli_(1 - self.drop).div_(1 - self.drop)
             result = result * noise
-        return result + x
+        result += x
+        return result
 
 
 def convnext_tiny(num_classes: int) -> nn.Module:

@@ -6,9 +6,9 @@ each algorithm states its own workspace. Without the card the choice is not know
 an assumption that the user picks and that every estimate names:
 
 ``none``
-    Algorithms without workspace. What is left when memory is short: PyTorch goes on to the
-    next algorithm when a workspace does not fit. A lower bound of the peak, and close to
-    the largest batch that runs.
+    Algorithms without workspace. What is left when memory is short, since PyTorch goes on to
+    the next algorithm when a workspace does not fit; so it gives the largest batch that runs,
+    and usually a lower end of the peak.
 
 ``limited``
     What cuDNN's heuristics usually take. In single precision and contiguous layout:
@@ -31,10 +31,10 @@ Source:
     the filter gradient of 64 channels at 56 x 56 (116,195,328), and 1 % more at 28 x 28
     (60,817,408); forward and data gradient of the 64 channels took 0.4 MB instead.
     It is 2.25 times input plus output where 4 divides the extents. On an A100 (fp32, 224
-    pixels) 9, 23 and 24 % of the measured peak of VGG-16 at batch 32, 64 and 128 are missing
-    without workspaces, and 2 to 4 % of ResNet-50's; with this model VGG-16 comes out 17, 10
-    and 5 % too high and ResNet-50 within 3 %. Reserved memory moves by more than the workspace
-    itself, since a workspace decides which cached blocks are split.
+    pixels, batch 32 to 128) 2 to 4 % of the measured peak of ResNet-50 and 9 to 24 % of
+    VGG-16's are missing without workspaces; with this model ResNet-50 is within 1 %, and
+    VGG-16 5 to 18 % too high. Reserved memory moves by more than the workspace itself, up
+    or down, since a workspace decides which cached blocks are split.
     Fourier transform: 32 x 17 complex numbers for each tile of 32 x 32 and plane; the sizes
     that NVIDIA's ``mnistCUDNN`` prints for algorithm 5 (178,432 and 4,656,640 bytes) are this
     to the byte. Conversion: cuDNN's ``nchwToNhwcKernel`` and ``nhwcToNchwKernel`` around

@@ -360,10 +360,19 @@ def test_impossible_options_are_refused(options: dict[str, object], message: str
 # What holds for every job.
 
 
-@given(trace=jobs(), batch_size=st.integers(1, 40))
-def test_each_peak_contains_the_one_before(trace: MemoryTrace, batch_size: int) -> None:
+POLICIES = (
+    CachingPolicy(),
+    CachingPolicy(expandable_segments=True),
+    CachingPolicy(roundup_divisions=(4,) * 16),
+    CachingPolicy(max_split_bytes=30 * MIB),
+    CachingPolicy(memory_fraction=0.4, collection_threshold=0.6),
+)
+
+
+@given(trace=jobs(), batch_size=st.integers(1, 40), policy=st.sampled_from(POLICIES))
+def test_each_peak_contains_the_one_before(trace: MemoryTrace, batch_size: int, policy: CachingPolicy) -> None:
     """Requested <= allocated <= reserved <= device, and the lower bound is below all of them."""
-    estimator = Estimator(trace, CARD)
+    estimator = Estimator(trace, CARD, policy=policy)
     estimate = estimator.at(batch_size)
 
     assert estimator.lower_bound(batch_size) <= estimate.peak_requested_bytes
