@@ -37,6 +37,9 @@ DEFAULT_MEMORY_LIMIT_BYTES = 8 << 30
 _GRACE_SECONDS = 20.0
 """The worker enforces the limits; this is how much longer its own answer may take."""
 
+_FRAMEWORK_SECONDS = 60.0
+"""What importing torch may take on a busy machine; the workload's own limit comes on top."""
+
 _KINDS: dict[str, type[DnnMemError]] = {
     "workload": WorkloadError,
     "unsupported": UnsupportedError,
@@ -50,6 +53,8 @@ class TorchRecorder:
     """Records PyTorch training steps on fake tensors in a worker process."""
 
     name = "fake"
+    module = "dnnmem_tune.frontends.torch.worker"
+    """The worker that is run."""
 
     def __init__(
         self,
@@ -62,11 +67,12 @@ class TorchRecorder:
         memory_limit: int = DEFAULT_MEMORY_LIMIT_BYTES,
         python: str = sys.executable,
     ) -> None:
-        self._setup = {
+        self._setup: dict[str, Any] = {
             "workload": workload,
             "compute_capability": list(compute_capability),
             "total_bytes": total_bytes,
             "num_sms": num_sms,
+            "time_limit": time_limit,
         }
         self._time_limit = time_limit
         self._memory_limit = memory_limit
@@ -91,18 +97,22 @@ class TorchRecorder:
             DnnMemError: If the worker cannot be started, or the workload cannot be loaded.
 
         """
+        return [_outcome(result) for result in self._results(requests)]
+
+    def _results(self, requests: Sequence[RecordRequest], **message: Any) -> list[dict[str, Any]]:
         with self._lock:
             self._start()
             parallel = max(1, min(len(requests), len(os.sched_getaffinity(0))))
             rounds = -(-len(requests) // parallel)
-            message = {
+            message |= {
                 "requests": [dataclasses.asdict(request) for request in requests],
                 "time_limit": self._time_limit,
                 "memory_limit": self._memory_limit,
                 "parallel": parallel,
             }
             reply = self._ask(message, self._time_limit * rounds + _GRACE_SECONDS)
-        return [_outcome(result) for result in reply["results"]]
+        results: list[dict[str, Any]] = reply["results"]
+        return results
 
     def close(self) -> None:
         """End the worker; a later request starts a new one."""
@@ -123,7 +133,8 @@ class TorchRecorder:
         self.close()
         self._last_words.clear()
         self._process = subprocess.Popen(
-            [self._python, "-m", "dnnmem_tune.frontends.torch.worker"],
+            [self._python, "-m", self.module],
+            env=self._environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -133,10 +144,14 @@ class TorchRecorder:
         assert self._process.stderr is not None
         self._output = _Lines(self._process.stdout)
         threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True).start()
-        reply = self._ask(self._setup, self._time_limit)
+        reply = self._ask(self._setup, self._time_limit + _FRAMEWORK_SECONDS)
         if "error" in reply:
             self.close()
-            raise _error(reply["error"])
+            raise error_from(reply["error"])
+
+    def _environment(self) -> dict[str, str] | None:
+        """The worker's environment; its parent's where it is not given."""
+        return None
 
     def _listen(self, stream: IO[bytes]) -> None:
         """Keep the end of what user code prints; a pipe that nobody reads would stop it."""
@@ -158,8 +173,7 @@ class TorchRecorder:
         except TimeoutError as error:
             self.close()
             raise TraceError(
-                f"loading {self._setup['workload']} did not finish within {time_limit:g} s; it may wait or loop "
-                "for ever when it is imported, or needs a higher time limit"
+                f"the worker of {self._setup['workload']} did not answer within {time_limit:g} s and was ended"
             ) from error
         except BaseException:  # Ctrl-C above all: the worker must not outlive the question
             self.close()
@@ -223,8 +237,9 @@ class _Lines:
 
 
 def _outcome(result: dict[str, Any]) -> MemoryTrace | DnnMemError:
-    return _error(result["error"]) if "error" in result else decode_trace(result["trace"])
+    return error_from(result["error"]) if "error" in result else decode_trace(result["answer"])
 
 
-def _error(document: dict[str, str]) -> DnnMemError:
+def error_from(document: dict[str, str]) -> DnnMemError:
+    """Return the error that the worker described."""
     return _KINDS[document["kind"]](document["message"])

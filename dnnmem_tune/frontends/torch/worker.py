@@ -8,13 +8,14 @@ workload does, the worker answers.
     -> {"workload": ..., "compute_capability": [8, 0], "total_bytes": ..., "num_sms": ...}
     <- {"ready": true} or {"error": {"kind": ..., "message": ...}}
     -> {"requests": [{...}, ...], "time_limit": 60.0, "memory_limit": 8589934592, "parallel": 2}
-    <- {"results": [{"trace": {...}} or {"error": {...}}, ...]}
+    <- {"results": [{"answer": {...}} or {"error": {...}}, ...]}
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -24,7 +25,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import IO, Any
@@ -41,18 +42,31 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Serve requests until standard input ends."""
+    serve(_prepare)
+
+
+Answer = Callable[[RecordRequest, dict[str, Any]], dict[str, Any]]
+"""What a child does: request and the message it came in -> the answer to send."""
+
+
+def serve(prepare: Callable[[dict[str, Any]], Answer]) -> None:
+    """Speak the protocol: ``prepare`` takes the setup, and what it returns is run in a child for each request."""
     requests, replies = _take_over_standard_streams()
     setup = json.loads(requests.readline())
     try:
-        record = _prepare(setup)
+        answer = prepare(setup)
     except BaseException as error:
         _send(replies, {"error": describe_error(error)})
         os._exit(1)
     _send(replies, {"ready": True})
     for line in requests:
         message = json.loads(line)
-        _send(replies, {"results": _run_all(record, message)})
+        _send(replies, {"results": _run_all(functools.partial(_answer, answer, message), message)})
     os._exit(0)  # an autograd thread may meet the interpreter's shutdown otherwise
+
+
+def _answer(answer: Answer, message: dict[str, Any], request: RecordRequest) -> dict[str, Any]:
+    return answer(request, message)
 
 
 def _take_over_standard_streams() -> tuple[IO[str], IO[str]]:
@@ -69,7 +83,7 @@ def _send(stream: IO[str], document: dict[str, Any]) -> None:
     stream.flush()
 
 
-def _prepare(setup: dict[str, Any]) -> Callable[[RecordRequest], dict[str, Any]]:
+def _prepare(setup: dict[str, Any]) -> Answer:
     """Import torch and the workload; return the function that a child runs."""
     import torch
 
@@ -82,11 +96,34 @@ def _prepare(setup: dict[str, Any]) -> Callable[[RecordRequest], dict[str, Any]]
         total_bytes=setup["total_bytes"],
         num_sms=setup["num_sms"],
     )
-    with mode:
+    with mode, loading_within(setup["time_limit"]):
         build = resolve.load_build(setup["workload"])
     gc.collect()
     gc.freeze()  # children need not look at what is here already
-    return lambda request: encode_trace(job.record_job(build, request, mode))
+    return lambda request, _message: encode_trace(job.record_job(build, request, mode))
+
+
+class _LoadingTimeout(BaseException):
+    """Not an ``Exception``, so that a workload that handles those does not swallow it."""
+
+
+@contextlib.contextmanager
+def loading_within(seconds: float) -> Iterator[None]:
+    """End a workload that does not finish loading; the time that torch itself takes is not counted."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise _LoadingTimeout(
+            f"loading the workload did not finish within {seconds:g} s; it may wait or loop for ever when it is "
+            "imported, or needs a higher time limit"
+        )
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(slots=True)
@@ -162,9 +199,9 @@ def _be_a_child(
     document: dict[str, Any]
     try:
         request["compute_capability"] = tuple(request["compute_capability"])
-        document = {"trace": record(RecordRequest(**request))}
+        document = {"answer": record(RecordRequest(**request))}
     except BaseException as error:
-        document = {"error": describe_error(error)}
+        document = {"error": describe_error(error, memory_limit)}
     if os.getpid() != writer:
         os._exit(0)  # the workload forked and its child came back here
     with os.fdopen(write_end, "w") as stream:
@@ -230,32 +267,34 @@ def _ending(status: int) -> str:
     return f"ended with status {os.waitstatus_to_exitcode(status)} and no result"
 
 
-def describe_error(error: BaseException) -> dict[str, str]:
+def describe_error(error: BaseException, memory_limit: int = 0) -> dict[str, str]:
     """Return the kind and the one-line message of what user code raised."""
     if isinstance(error, UnsupportedError):
         return {"kind": "unsupported", "message": str(error)}
     if isinstance(error, DnnMemError):
         return {"kind": "workload" if isinstance(error, WorkloadError) else "usage", "message": str(error)}
     where = _user_line(error)
+    if isinstance(error, _LoadingTimeout):
+        return {"kind": "trace", "message": f"{where}{error}"}
     if isinstance(error, SystemExit):
         return {"kind": "workload", "message": f"{where}the workload called sys.exit({error.code!r})"}
     if isinstance(error, MemoryError):
         return {
             "kind": "trace",
-            "message": f"{where}the workload ran out of host memory (its limit is {_limit()})",
+            "message": where + _out_of_host_memory(memory_limit),
         }
     text = " ".join(str(error).split()) or "no message"
     if "not enough memory" in text and "DefaultCPUAllocator" in text:
         return {
             "kind": "trace",
-            "message": f"{where}the workload ran out of host memory (its limit is {_limit()})",
+            "message": where + _out_of_host_memory(memory_limit),
         }
     return {"kind": "workload", "message": f"{where}{type(error).__name__}: {text[:500]}"}
 
 
-def _limit() -> str:
-    soft, _hard = resource.getrlimit(resource.RLIMIT_DATA)
-    return format_bytes(max(0, soft - _data_bytes())) + " more" if soft > 0 else "that of the machine"
+def _out_of_host_memory(memory_limit: int) -> str:
+    limit = f" (its limit is {format_bytes(memory_limit)})" if memory_limit else ""
+    return f"the workload ran out of host memory{limit}"
 
 
 def _user_line(error: BaseException) -> str:
