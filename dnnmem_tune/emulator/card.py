@@ -6,6 +6,7 @@ Runs in the user's interpreter too, so it needs nothing but Python.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 MIB = 1 << 20
 UNLIMITED_BYTES = 16 << 40
@@ -55,6 +56,9 @@ class Card:
     total_bytes: int
     """What PyTorch reports as total memory."""
 
+    capacity_bytes: int = 0
+    """What there is in fact; 0 for the same. A recorder gives more, so that nothing runs out."""
+
     context_bytes: int
     """What the driver and loaded kernels take as soon as the context is up."""
 
@@ -97,6 +101,16 @@ _ARCHITECTURES = (
 )
 
 
+def decode_card(document: dict[str, Any]) -> Card:
+    """Return the card that ``dataclasses.asdict`` wrote, as it comes out of JSON."""
+    policies: dict[str, Any] = {
+        name: Workspace(**value) if isinstance(value, dict) else value
+        for name, value in document["policies"].items()
+    }
+    major, minor = document["compute_capability"]
+    return Card(**{**document, "compute_capability": (major, minor), "policies": Policies(**policies)})
+
+
 def card_settings(card: Card, *, kernel_archs: tuple[str, ...], cudnn_version: int) -> str:
     """Return ``card`` in the form that the stub libraries read.
 
@@ -122,6 +136,7 @@ def card_settings(card: Card, *, kernel_archs: tuple[str, ...], cudnn_version: i
         "shared_bytes_per_sm": architecture.shared_kib_per_sm << 10,
         "shared_bytes_per_block": architecture.shared_kib_per_block << 10,
         "total_bytes": card.total_bytes,
+        "capacity_bytes": card.capacity_bytes,
         "context_bytes": card.context_bytes,
         "kernel_archs": ",".join(kernel_archs),
         "cudnn_version": cudnn_version,

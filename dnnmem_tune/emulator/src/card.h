@@ -26,6 +26,7 @@ struct CardSettings {
   int num_sms, threads_per_sm, blocks_per_sm;
   uint64_t shared_bytes_per_sm, shared_bytes_per_block; // the latter with opt-in
   uint64_t total_bytes;                                 // what cudaMemGetInfo calls total
+  uint64_t capacity_bytes;                              // what there is in fact; 0: the same
   uint64_t context_bytes;                               // taken when the context comes up
   uint64_t page_bytes;                                  // unit of the driver's physical memory
   int addresses_descend;

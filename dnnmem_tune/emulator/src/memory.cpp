@@ -93,7 +93,8 @@ EXPORT int card_take(int index, uint64_t nbytes) {
   Lock lock(mutex);
   card_touch_context(index);
   Card &card = cards[index];
-  if (card.used_bytes + nbytes > card_settings()->total_bytes) {
+  const CardSettings *s = card_settings();
+  if (card.used_bytes + nbytes > (s->capacity_bytes ? s->capacity_bytes : s->total_bytes)) {
     card_counters()->failed_mallocs++;
     return 2;
   }

@@ -57,6 +57,7 @@ bool set(const std::string &key, const std::string &value) {
   else if (key == "shared_bytes_per_sm") settings.shared_bytes_per_sm = number();
   else if (key == "shared_bytes_per_block") settings.shared_bytes_per_block = number();
   else if (key == "total_bytes") settings.total_bytes = number();
+  else if (key == "capacity_bytes") settings.capacity_bytes = number();
   else if (key == "context_bytes") settings.context_bytes = number();
   else if (key == "page_bytes") settings.page_bytes = number();
   else if (key == "addresses_descend") settings.addresses_descend = (int)number();

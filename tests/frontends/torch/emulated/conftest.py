@@ -1,0 +1,47 @@
+"""The CUDA build of PyTorch to record with, as in ``tests/emulator``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dnnmem_tune.emulator.card import Card
+from dnnmem_tune.emulator.installation import Installation, find_installation
+from dnnmem_tune.errors import UnsupportedError
+from dnnmem_tune.frontends.torch.emulated.client import EmulatedRecorder
+
+A100 = Card(
+    name="NVIDIA A100-SXM4-40GB",
+    total_bytes=42_505_273_344,
+    context_bytes=430 << 20,
+    compute_capability=(8, 0),
+    num_sms=108,
+)
+
+
+@pytest.fixture(scope="session")
+def installation() -> Installation:
+    """The CUDA build of PyTorch to test with; without one the tests that need it are skipped."""
+    try:
+        return find_installation(os.environ.get("DNNMEM_TORCH_PYTHON"))
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def open_recorder(installation: Installation) -> Iterator[Callable[..., EmulatedRecorder]]:
+    """Open a recorder; all are closed at the end, and one of the same workload is opened once."""
+    opened: dict[str, EmulatedRecorder] = {}
+
+    def open_one(workload: str | Path, card: Card = A100) -> EmulatedRecorder:
+        key = f"{workload} {card}"
+        if key not in opened:
+            opened[key] = EmulatedRecorder(str(workload), card=card, installation=installation, time_limit=60)
+        return opened[key]
+
+    yield open_one
+    for recorder in opened.values():
+        recorder.close()
