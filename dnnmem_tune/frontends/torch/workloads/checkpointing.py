@@ -32,7 +32,8 @@ def enable_checkpointing(model: nn.Module, blocks: Sequence[str], *, reentrant: 
         module.forward = partial(_checkpointed, module.forward, reentrant)
     if chosen:
         return
-    hugging_face = getattr(model, "gradient_checkpointing_enable", None)
+    hugging_face = getattr(model, "activation_checkpointing_enable", None)  # the newer name
+    hugging_face = hugging_face or getattr(model, "gradient_checkpointing_enable", None)
     timm = getattr(model, "set_grad_checkpointing", None)
     if not blocks and callable(hugging_face):
         try:

@@ -148,6 +148,8 @@ class _Source:
                     f"{model_type!r}{near(model_type, known)}{own_code}"
                 ) from error
             raise WorkloadError(f"{self.file}: {_one_line(error)}") from error
+        except (ImportError, RuntimeError) as error:
+            raise self._cannot_import(error) from error
         except Exception as error:  # huggingface_hub's validation errors share no base class with the above
             raise WorkloadError(f"{self.file}: {_one_line(error)}") from error
 
@@ -165,13 +167,17 @@ class _Source:
                 if type(config) in mapping and _has_loss(mapping[type(config)]):
                     return mapping[type(config)]
         except (ImportError, RuntimeError) as error:
-            raise WorkloadError(
-                f"{self.file}: transformers cannot import the model: {_root_cause(error)}"
-            ) from error
+            raise self._cannot_import(error) from error
         raise WorkloadError(
             f"{self.file}: no model with a loss is known for model_type {config.model_type!r}; write a build "
             "function"
         )
+
+    def _cannot_import(self, error: BaseException) -> WorkloadError:
+        """The import's own reason, below the layers that transformers wraps around it."""
+        while error.__cause__ is not None:
+            error = error.__cause__
+        return WorkloadError(f"{self.file}: transformers cannot import the model: {_one_line(error)}")
 
 
 def _prepared(config: Any, overrides: Mapping[str, Any]) -> Any:
@@ -294,10 +300,3 @@ def _image_size(config: Any) -> int:
 
 def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _root_cause(error: BaseException) -> str:
-    """The import's own reason, below the layers that transformers wraps around it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return _one_line(error)

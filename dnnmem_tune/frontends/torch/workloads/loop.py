@@ -90,7 +90,7 @@ def _train(
                 loss = loss / spec.accumulation
             if spec.zero_grad == "before_backward" and micro_step == 0:
                 optimizer.zero_grad(set_to_none=spec.set_to_none)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()
         if spec.clip_grad_norm is not None:
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), spec.clip_grad_norm)
@@ -118,10 +118,10 @@ def _train_with_closure(
             optimizer.zero_grad(set_to_none=spec.set_to_none)
             with _autocast(spec, device):
                 loss = loss_of(_forward(model, inputs), inputs)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss
 
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)
         yield
 
 

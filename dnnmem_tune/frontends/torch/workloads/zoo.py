@@ -86,6 +86,7 @@ def _sized(size: int) -> Callable[..., Any]:
 
 def _import(package: str, module: str) -> ModuleType:
     try:
+        importlib.import_module(package)
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:

@@ -137,9 +137,9 @@ def test_an_error_in_an_imported_file_names_that_file(project: Path) -> None:
         ),
         (
             "resnet52",
-            "no workload 'resnet52' (did you mean resnet50?); give train.py:build, package.module:build, a built-in "
-            "name, hf:CONFIG, timm:NAME or torchvision:NAME (built in: bert-base, bert-large, gpt2, inception_v3, "
-            "lstm, mlp, resnet50, unet, vgg16, vit_b_16)",
+            "no workload 'resnet52' (did you mean resnet50?); give train.py:build, package.module:build, a "
+            "built-in name, hf:CONFIG, timm:NAME or torchvision:NAME (built in: bert-base, bert-large, gpt2, "
+            "inception_v3, lstm, mlp, resnet50, unet, vgg16, vit_b_16)",
         ),
     ],
 )
