@@ -22,6 +22,7 @@ from dnnmem_tune.decisions.batch_size import (
     Outcome,
     largest_batch,
 )
+from dnnmem_tune.decisions.grid import make_grid
 from dnnmem_tune.decisions.verdict import Verdict, verdict_of
 from dnnmem_tune.errors import DnnMemError, UsageError, WorkloadError
 from dnnmem_tune.ir.fit import Mismatch, fit_traces
@@ -59,6 +60,12 @@ class Bounds:
             whole_number(getattr(self, name), name, maximum=MAX_BATCH_SIZE)
         if self.maximum is not None:
             whole_number(self.maximum, "maximum")
+        make_grid(
+            minimum=self.minimum,
+            maximum=self.ceiling,
+            multiple_of=self.multiple_of,
+            power_of_two=self.power_of_two,
+        )
 
     @property
     def ceiling(self) -> int:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from dnnmem_tune.cli import options
 from dnnmem_tune.cli.outcome import ExitCode, command
 
@@ -23,8 +21,8 @@ _PEAKS = ("requested_bytes", "allocated_bytes", "reserved_bytes", "device_bytes"
 def check(
     model: options.ModelOption = None,
     workload: options.WorkloadOption = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="Samples per step.")] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Training steps to run.")] = 3,
+    batch: Annotated[int | None, options.whole("--batch", "Samples per step.")] = None,
+    steps: Annotated[int, options.whole("--steps", "Training steps to run.")] = 3,
     settings: options.SetOption = None,
     precision: options.PrecisionOption = None,
     optimizer: options.OptimizerOption = None,

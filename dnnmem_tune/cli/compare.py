@@ -19,7 +19,8 @@ def compare(
     model: options.ModelOption = None,
     workload: options.WorkloadOption = None,
     batch: Annotated[
-        int | None, typer.Option("--batch", help="Samples per step; without it, the largest for each card.")
+        int | None,
+        options.whole("--batch", "Samples per step; without it, the largest for each card."),
     ] = None,
     settings: options.SetOption = None,
     precision: options.PrecisionOption = None,

@@ -15,7 +15,7 @@ def estimate(
     gpu: options.GpuOption = None,
     model: options.ModelOption = None,
     workload: options.WorkloadOption = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="Samples per step.")] = None,
+    batch: Annotated[int | None, options.whole("--batch", "Samples per step.")] = None,
     settings: options.SetOption = None,
     precision: options.PrecisionOption = None,
     optimizer: options.OptimizerOption = None,

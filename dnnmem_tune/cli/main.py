@@ -5,22 +5,25 @@ One module holds one command, as a function of the same name; this file only lis
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 import dnnmem_tune
+from dnnmem_tune.cli.outcome import OneLineCommand, OneLineGroup
 
 COMMANDS = ("estimate", "maxbatch", "compare", "check", "gpus")
 """Modules of this package, in the order of the help."""
 
 
-def _app() -> typer.Typer:
+def make_app() -> typer.Typer:
+    """Return ``dnnmem``."""
     app = typer.Typer(
         name="dnnmem",
         help="GPU memory of a training job, before it runs. No GPU is needed.",
-        no_args_is_help=True,
+        cls=OneLineGroup,
         pretty_exceptions_enable=False,
         add_completion=False,
     )
@@ -49,13 +52,18 @@ def _print_version(wanted: bool) -> None:
 
 def main() -> None:
     """Run ``dnnmem``."""
-    _app()()
+    make_app()(args=sys.argv[1:] or ["--help"])
+
+
+def make_maxbatch_app() -> typer.Typer:
+    """Return ``dnnmem-maxbatch``: ``dnnmem maxbatch`` under a name of its own."""
+    from dnnmem_tune.cli.maxbatch import maxbatch
+
+    app = typer.Typer(name="dnnmem-maxbatch", pretty_exceptions_enable=False, add_completion=False)
+    app.command(cls=OneLineCommand)(maxbatch)
+    return app
 
 
 def maxbatch_main() -> None:
     """Run ``dnnmem-maxbatch``."""
-    from dnnmem_tune.cli.maxbatch import maxbatch
-
-    app = typer.Typer(name="dnnmem-maxbatch", pretty_exceptions_enable=False, add_completion=False)
-    app.command()(maxbatch)
-    app()
+    make_maxbatch_app()()

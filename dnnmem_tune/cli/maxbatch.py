@@ -18,20 +18,18 @@ def maxbatch(
     gpu: options.GpuOption = None,
     model: options.ModelOption = None,
     workload: options.WorkloadOption = None,
-    minimum: Annotated[int, typer.Option("--min", help="Smallest value allowed.")] = 1,
-    maximum: Annotated[int | None, typer.Option("--max", help="Largest value allowed.")] = None,
-    multiple_of: Annotated[int, typer.Option("--multiple-of", help="Only multiples of it are answers.")] = 1,
+    minimum: Annotated[int, options.whole("--min", "Smallest value allowed.")] = 1,
+    maximum: Annotated[int | None, options.whole("--max", "Largest value allowed.")] = None,
+    multiple_of: Annotated[int, options.whole("--multiple-of", "Only multiples of it are answers.")] = 1,
     power_of_two: Annotated[bool, typer.Option("--power-of-two", help="Only powers of two are answers.")] = False,
     target_batch: Annotated[
         int | None,
-        typer.Option(
-            "--target-batch", help="A batch that is wanted: say which micro-batch and accumulation make it."
-        ),
+        options.whole("--target-batch", "A batch that is wanted; say which micro-batches make it."),
     ] = None,
     searched: Annotated[
         str, typer.Option("--for", metavar="NAME", help="Search this hyperparameter instead, at --batch.")
     ] = "batch_size",
-    batch: Annotated[int | None, typer.Option("--batch", help="The fixed batch size for --for.")] = None,
+    batch: Annotated[int | None, options.whole("--batch", "The fixed batch size for --for.")] = None,
     settings: options.SetOption = None,
     precision: options.PrecisionOption = None,
     optimizer: options.OptimizerOption = None,

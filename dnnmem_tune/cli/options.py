@@ -18,6 +18,19 @@ from dnnmem_tune.errors import UsageError
 if TYPE_CHECKING:
     from dnnmem_tune.api import EstimationSession
 
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from error
+
+
+def whole(name: str, help_text: str) -> Any:
+    """Return an option that takes a whole number; its range is checked with the other arguments."""
+    return typer.Option(name, metavar="N", parser=_whole_number, help=help_text)
+
+
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -48,7 +61,7 @@ OptimizerOption = Annotated[
 ]
 InputSizeOption = Annotated[
     int | None,
-    typer.Option("--input-size", help="Of a built-in model: image side, sequence length or number of features."),
+    whole("--input-size", "Of a built-in model: image side, sequence length or number of features."),
 ]
 GpuOption = Annotated[
     str | None,

@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Callable
 from enum import IntEnum
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from dnnmem_tune.errors import DnnMemError, UsageError
 
@@ -64,6 +65,35 @@ def command(function: Callable[Parameters, ExitCode]) -> Callable[Parameters, No
         raise typer.Exit(int(code))
 
     return run
+
+
+class OneLineGroup(TyperGroup):
+    """A group of commands in which a mistake of usage is one line, as every other error is."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run with these arguments."""
+        return _in_one_line(super().main, args, standalone_mode, kwargs)
+
+
+class OneLineCommand(TyperCommand):
+    """A command in which a mistake of usage is one line, as every other error is."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Run with these arguments."""
+        return _in_one_line(super().main, args, standalone_mode, kwargs)
+
+
+def _in_one_line(run: Callable[..., Any], args: Any, standalone_mode: bool, kwargs: Any) -> Any:
+    """Parse and run; the parser's own errors are known by ``format_message``, whichever click they come from."""
+    try:
+        code = run(*args, standalone_mode=False, **kwargs)
+    except Exception as error:
+        if not standalone_mode or not hasattr(error, "format_message"):
+            raise
+        code = _fail(f"{error.format_message().rstrip('.')} (see --help)", ExitCode.USAGE)
+    if standalone_mode:
+        sys.exit(code or 0)
+    return code
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:

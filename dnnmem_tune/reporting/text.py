@@ -70,7 +70,7 @@ class TextReport:
             self._say(f"Largest {name} that fits: {result.largest_batch}", _STYLES[True])
             beyond = result.first_too_large
             first = f"First that does not fit: {beyond}" if beyond is not None else ""
-            for line in filter(None, (first, f"{result.reason[:1].upper()}{result.reason[1:]}.")):
+            for line in filter(None, (first, f"Why: {result.reason}.")):
                 self._say(line)
         for line in _remarks(result, name):
             self._say(line, "yellow")
