@@ -1,4 +1,5 @@
 """What CUDA operators take inside one call, one file for each family; importing it registers them all."""
 
+from dnnmem_tune.frontends.torch.plans import convolution as convolution
 from dnnmem_tune.frontends.torch.plans import elementwise as elementwise
 from dnnmem_tune.frontends.torch.plans import reductions as reductions

@@ -104,7 +104,7 @@ class Temporaries:
 
         """
         taken = []
-        dtype, strides, offset = source.dtype, source.stride(), source.storage_offset()
+        dtype, strides, offset = source.dtype, source.stride(), int(source.storage_offset())
         lowered = dtype in _HALF and result_dtype is torch.float32
         if arithmetic.converts and dtype is not result_dtype and not lowered:
             dtype, offset = result_dtype, 0
