@@ -178,6 +178,25 @@ class EstimationSession:
         """Return whether the workload fits; raises as ``estimate`` does."""
         return verdict_of(self.estimate(batch_size, gpu, params))
 
+    def snapshot(
+        self, batch_size: int, gpu: str | DeviceProfile, params: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the run in PyTorch's memory-snapshot format; pickled, pytorch.org/memory_viz shows it.
+
+        Raises as ``estimate`` does.
+        """
+        from dnnmem_tune.allocators.snapshot import memory_snapshot
+
+        size = batch_size_of(batch_size)
+        estimator = self.estimator(size, gpu, params)
+        return memory_snapshot(
+            estimator.trace,
+            estimator.sizes(size),
+            estimator.policy,
+            estimator.capacity_bytes,
+            estimator.device.total_bytes,
+        )
+
     def max_batch_size(
         self,
         gpu: str | DeviceProfile,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +33,9 @@ def estimate(
     advice: Annotated[
         bool, typer.Option("--advice/--no-advice", help="Estimate what would help a job that does not fit.")
     ] = True,
+    snapshot: Annotated[
+        Path | None, typer.Option("--snapshot", help="Write the run for pytorch.org/memory_viz to this file.")
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> ExitCode:
     """Estimate the GPU memory of a training job, without a GPU.
@@ -64,6 +68,8 @@ def estimate(
     size = batch_size_of(batch)
     with job.session() as session:
         answer = session.estimate(size, card, params)
+        if snapshot is not None:
+            _write_snapshot(session.snapshot(size, card, params), snapshot)
         remedies = session.remedies(size, card, params) if advice and answer.fits is False else ()
     if as_json:
         from dnnmem_tune.reporting.document import estimate_document
@@ -75,6 +81,19 @@ def estimate(
     report = TextReport()
     report.estimate(answer, workload=name, params=params)
     report.lines(job.remarks())
+    if snapshot is not None:
+        report.lines([f"The snapshot is in {snapshot}; drop it on https://pytorch.org/memory_viz"])
     if advice and answer.fits is False:
         report.remedies(remedies, f"batch {size}")
     return exit_code(answer.fits)
+
+
+def _write_snapshot(document: dict[str, Any], path: Path) -> None:
+    import pickle
+
+    from dnnmem_tune.errors import UsageError
+
+    try:
+        path.write_bytes(pickle.dumps(document))
+    except OSError as error:
+        raise UsageError(f"the snapshot {path} cannot be written ({error.strerror}); name another file") from error

@@ -27,7 +27,7 @@ MAX_BATCH_SIZE = 2**31 - 1
 """No kernel indexes a longer axis; a search without an upper bound ends here."""
 
 NUM_NEIGHBOURS = 4
-"""How many values above the answer are looked at, and as many of the next round ones."""
+"""How many values above the answer are looked at, half as many below it, and the next round ones."""
 
 _GROWTH = 4
 """While no end is in sight, a value is at most this many times the largest one known to fit."""
@@ -166,7 +166,8 @@ def largest_batch(
         power_of_two: Only powers of two are answers.
         certainly_exceeds: A cheap test that is true only where ``probe`` would not say *fits*, and true
             above any value where it is true. It saves probes and decides nothing else.
-        num_neighbours: How many values above the answer are checked; 0 where a probe is expensive.
+        num_neighbours: How many values above the answer are checked, and half as many below it; 0 where a
+            probe is expensive.
         searched: Name of the hyperparameter, for the messages.
 
     Raises:
@@ -190,7 +191,7 @@ def largest_batch(
     if runnable is None:
         return _result(search, grid, None, None, searched)
     best, bound = _boundary(search, runnable)
-    for value in _neighbours(runnable, bound, num_neighbours):
+    for value in _neighbours(runnable, best, bound, num_neighbours):
         if not search.certainly_exceeds(value):
             search.look(value)
     return _result(search, runnable, best, bound, searched)
@@ -322,12 +323,13 @@ def _points(search: _Search, low: int, high: int | None) -> tuple[tuple[int, int
     return (value, peak), (other_value, other_peak), limit
 
 
-def _neighbours(grid: Grid, bound: int | None, count: int) -> list[int]:
-    """Return values above the boundary that might fit again: the next ones, and the next round ones."""
+def _neighbours(grid: Grid, best: int | None, bound: int | None, count: int) -> list[int]:
+    """Return values that tell whether memory is monotone: a few on either side, and the next round ones."""
     if bound is None or count == 0:
         return []
-    indices = range(bound + 1, min(bound + 1 + count, grid.length))
-    values = [grid.value(index) for index in indices]
+    below = range(max(0, best - count // 2), best) if best is not None else range(0)
+    above = range(bound + 1, min(bound + 1 + count, grid.length))
+    values = [grid.value(index) for index in (*below, *above)]
     start = grid.value(bound)
     for unit in (8, 32, 64):
         rounded = (start // unit + 1) * unit

@@ -7,6 +7,7 @@ capability 8.0 has a context of its own, so cards are described in a file: 1 GiB
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,29 @@ def test_cache_of_the_user_is_in_the_cache_folder(
     Answer("estimate", "--gpu", card, "--model", "resnet50", "--batch", "1")
 
     assert [tracing.cache_dir for tracing in fake.tracings] == [tmp_path / "dnnmem_tune" / "traces", None]
+
+
+def test_snapshot_is_what_memory_viz_reads(serve: Serve, card: str, tmp_path: Path) -> None:
+    """Weights, then one activation in each of two steps: three allocations and two frees."""
+    serve(FakeWorkload())
+    path = tmp_path / "run.pickle"
+
+    answer = Answer("estimate", "--gpu", card, "--model", "resnet50", "--batch", "4", "--snapshot", str(path))
+
+    document = pickle.loads(path.read_bytes())
+    actions = [entry["action"] for entry in document["device_traces"][0]]
+    assert (actions.count("alloc"), actions.count("free_completed")) == (3, 2)
+    assert f"The snapshot is in {path}; drop it on https://pytorch.org/memory_viz" in answer.out
+
+
+def test_snapshot_that_cannot_be_written_is_one_line(serve: Serve, card: str, tmp_path: Path) -> None:
+    """A folder is no file."""
+    serve(FakeWorkload())
+
+    answer = Answer("estimate", "--gpu", card, "--model", "resnet50", "--batch", "4", "--snapshot", str(tmp_path))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"dnnmem: the snapshot {tmp_path} cannot be written (Is a directory); name another file\n"
 
 
 ESTIMATE = ("estimate", "--gpu", "V100-16GB", "--model", "resnet50")

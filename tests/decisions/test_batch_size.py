@@ -104,6 +104,18 @@ def test_values_that_fit_again_above_are_reported(best: int, gap: int, slope: in
     assert all(probe(value).state == "fits" for value in result.also_fit_above)
 
 
+def test_value_just_below_the_answer_that_does_not_fit_is_reported() -> None:
+    """GIVEN that an algorithm of its own makes 99 too large THEN the answer stays 100, and it is told."""
+
+    def probe(value: int) -> Verdict:
+        peak = 20_000 * value if value == 99 else 10_000 * value
+        return (Verdict.fits if peak <= LIMIT else Verdict.exceeds)(peak_bytes=peak, limit_bytes=LIMIT)
+
+    result = largest_batch(probe)
+
+    assert (result.largest_batch, result.first_too_large, result.monotone) == (100, 101, False)
+
+
 def test_huge_bounds_neither_overflow_nor_loop() -> None:
     """GIVEN an upper bound of 10**12 THEN no value far above the answer is ever looked at."""
     looked: list[int] = []
