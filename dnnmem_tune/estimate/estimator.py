@@ -31,7 +31,7 @@ from dnnmem_tune.estimate.report import (
 from dnnmem_tune.ir.size import Polynomial, Scratch
 from dnnmem_tune.ir.trace import MemoryTrace
 from dnnmem_tune.operators.convolution import MODELS, RULE
-from dnnmem_tune.operators.scratch import KernelTarget, SizeTable, scratch_bytes
+from dnnmem_tune.operators.scratch import SizeTable
 from dnnmem_tune.units import format_bytes
 
 _INT64_SAFE = 1 << 62
@@ -147,7 +147,7 @@ class Estimator:
         )
 
     def lower_bound(self, batch_size: int) -> int:
-        """Return the peak of the bytes requested, without optional workspaces.
+        """Return the peak of the bytes requested, without kernel scratch and optional workspaces.
 
         No allocator reserves less than that, so a batch size whose bound exceeds the
         capacity is refused without a replay. Takes a few array operations.
@@ -159,10 +159,10 @@ class Estimator:
             UsageError: If the batch size is no whole number of at least 1.
 
         """
-        sizes = self.sizes(batch_size)
+        _require_batch_size(batch_size)
         if self._overflows(batch_size):
-            return _peak_of_whole_numbers(self.trace.events, sizes, self._optional)
-        required = np.array(sizes, dtype=np.int64) * self._is_required
+            return _peak_of_whole_numbers(self.trace, batch_size)
+        required = self._table(self.conv_workspace).without_scratch(batch_size) * self._is_required
         if not len(self._indices):
             return 0
         return max(0, int(np.cumsum(required[self._indices] * self._signs).max()))
@@ -178,15 +178,21 @@ class Estimator:
             UsageError: If the batch size is no whole number of at least 1.
 
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise UsageError(f"a batch size is a whole number of at least 1, got {batch_size!r}")
-        model = conv_workspace if conv_workspace is not None else self.conv_workspace
-        target = self.device.kernel_target(model)
+        _require_batch_size(batch_size)
         if self._overflows(batch_size):
-            return _whole_number_sizes(self.trace, batch_size, target)
-        if model not in self._tables:
-            self._tables[model] = SizeTable(self.trace, target)
-        return self._tables[model].at(batch_size)
+            return _sizes_without_scratch(self.trace, batch_size)
+        table = self._table(conv_workspace if conv_workspace is not None else self.conv_workspace)
+        if self.lower_bound(batch_size) > _MOST_REPLAYED_BYTES:
+            # No card is near; scratch, of which there is more launches the larger the tensors, changes nothing.
+            plain: list[int] = table.without_scratch(batch_size).tolist()
+            return plain
+        return table.at(batch_size)
+
+    def _table(self, conv_workspace: str) -> SizeTable:
+        if conv_workspace not in self._tables:
+            target = self.device.kernel_target(conv_workspace)
+            self._tables[conv_workspace] = SizeTable(self.trace, target)
+        return self._tables[conv_workspace]
 
     def replay(
         self, sizes: Sequence[int], *, unlimited: bool = False, policy: CachingPolicy | None = None
@@ -355,21 +361,23 @@ def _describe_policy(policy: CachingPolicy) -> str:
     return " ".join(["PyTorch caching allocator", *changed])
 
 
-def _whole_number_sizes(trace: MemoryTrace, batch_size: int, target: KernelTarget) -> list[int]:
+def _require_batch_size(batch_size: object) -> None:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise UsageError(f"a batch size is a whole number of at least 1, got {batch_size!r}")
+
+
+def _sizes_without_scratch(trace: MemoryTrace, batch_size: int) -> list[int]:
     """Return the sizes in whole numbers of any length, for batch sizes that overflow 64 bits."""
-    return [
-        storage.size.at(batch_size)
-        if isinstance(storage.size, Polynomial)
-        else scratch_bytes(storage.size, batch_size, target)
-        for storage in trace.storages
-    ]
+    sizes = (storage.size for storage in trace.storages)
+    return [size.at(batch_size) if isinstance(size, Polynomial) else 0 for size in sizes]
 
 
-def _peak_of_whole_numbers(events: Sequence[int], sizes: Sequence[int], optional: frozenset[int]) -> int:
+def _peak_of_whole_numbers(trace: MemoryTrace, batch_size: int) -> int:
+    sizes = _sizes_without_scratch(trace, batch_size)
     live = peak = 0
-    for code in events:
+    for code in trace.events:
         index = code if code >= 0 else ~code
-        if index in optional:
+        if trace.storages[index].optional:
             continue
         live += sizes[index] if code >= 0 else -sizes[index]
         peak = max(peak, live)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from dnnmem_tune.ir.size import Polynomial, Scratch
 from dnnmem_tune.ir.trace import MemoryTrace
@@ -85,6 +86,16 @@ class SizeTable:
             if isinstance(size, Scratch):
                 self._scratch.setdefault(size, []).append(index)
 
+    def without_scratch(self, batch_size: int) -> npt.NDArray[np.int64]:
+        """Return the bytes of every storage, 0 for scratch; shape ``(num_storages,)``.
+
+        Args:
+            batch_size: At least 1, and such that no size exceeds 64 bits.
+
+        """
+        pairs = batch_size * (batch_size - 1) // 2
+        return self._constant + self._linear * batch_size + self._quadratic * pairs
+
     def at(self, batch_size: int) -> list[int]:
         """Return the bytes of every storage, in the order of ``trace.storages``.
 
@@ -95,9 +106,7 @@ class SizeTable:
             Bytes; 0 for a kernel that takes no scratch at this batch size.
 
         """
-        pairs = batch_size * (batch_size - 1) // 2
-        values = self._constant + self._linear * batch_size + self._quadratic * pairs
-        sizes: list[int] = values.tolist()
+        sizes: list[int] = self.without_scratch(batch_size).tolist()
         for scratch, indices in self._scratch.items():
             nbytes = scratch_bytes(scratch, batch_size, self._target)
             for index in indices:
