@@ -128,9 +128,7 @@ class MemoryConstraint:
         asked = dict(params if params is not None else trial.params)
         self.guard.expect(_ranges(trial, asked))
         verdict = self.guard.check(asked)
-        allowed = self.guard.allows(verdict)
-        _write(trial, self.guard, verdict, "launched" if allowed else "vetoed")
-        if not allowed:
+        if store_verdict(trial, self.guard, verdict) == "vetoed":
             self._advise(trial, asked)
             raise MemoryVeto(verdict)
         if self.budget is not None and not self.budget.grants(trial):
@@ -281,8 +279,7 @@ class MemoryPruner(BasePruner):
 
     def _judge(self, study: Study, trial: FrozenTrial) -> None:
         verdict = self._memory_guard.check(trial.params)
-        decision = "launched" if self._memory_guard.allows(verdict) else "vetoed"
-        _write(_StoredTrial(study, trial), self._memory_guard, verdict, decision)
+        store_verdict(_StoredTrial(study, trial), self._memory_guard, verdict)
 
 
 def _reduce_pruner(pruner: MemoryPruner) -> tuple[Any, ...]:
@@ -373,8 +370,14 @@ class _StoredTrial:
         return self._storage.get_trial(self._trial_id).constraints
 
 
-def _write(trial: Any, guard: MemoryGuard, verdict: Verdict, decision: str) -> None:
-    """Store the verdict with the trial; the constraint first, since the sampler needs it."""
+def store_verdict(trial: Any, guard: MemoryGuard, verdict: Verdict) -> str:
+    """Store a verdict with a trial; the constraint first, since the sampler needs it.
+
+    Returns:
+        ``launched`` or ``vetoed``, as stored.
+
+    """
+    decision = "launched" if guard.allows(verdict) else "vetoed"
     violation = guard.violation(verdict)
     if _HAS_CONSTRAINTS and CONSTRAINT not in trial.constraints:
         _persistently(lambda: trial.set_constraint(CONSTRAINT, violation))
@@ -388,6 +391,7 @@ def _write(trial: Any, guard: MemoryGuard, verdict: Verdict, decision: str) -> N
     }
     for name, value in attributes.items():
         _set_attr(trial, name, value)
+    return decision
 
 
 def _set_attr(trial: Any, name: str, value: Any) -> None:
@@ -485,4 +489,5 @@ __all__ = [
     "ask_fitting",
     "memory_constraints",
     "record_outcome",
+    "store_verdict",
 ]
