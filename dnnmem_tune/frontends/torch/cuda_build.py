@@ -16,23 +16,15 @@ import weakref
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils as foreach
 
 from dnnmem_tune.errors import UnsupportedError
 from dnnmem_tune.frontends.torch import attention, cudnn, device_guard, values
+from dnnmem_tune.frontends.torch.fake_mode import FakeCudaMode
 
 _kept_alive: list[torch.library.Library] = []
-
-
-class FakeCudaMode(FakeTensorMode):
-    """Fake tensors for a device that torch believes in but that must not be touched."""
-
-    @property
-    def avoid_device_init(self) -> bool:
-        """``torch.cuda.is_available()`` says yes here; no device may be initialised."""
-        return True
 
 
 def install(

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from dnnmem_tune.frontends.base import RecordRequest
-from dnnmem_tune.frontends.torch.cuda_build import FakeCudaMode, answer_for_libraries
+from dnnmem_tune.frontends.torch.cuda_build import answer_for_libraries
+from dnnmem_tune.frontends.torch.fake_mode import FakeCudaMode
 from dnnmem_tune.frontends.torch.recorder import Recorder
 from dnnmem_tune.ir.trace import MemoryTrace
 

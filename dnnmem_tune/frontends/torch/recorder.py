@@ -26,7 +26,8 @@ from dnnmem_tune.ir.size import Polynomial, Size
 from dnnmem_tune.ir.trace import Category, Coverage, Mark, MemoryTrace, Operation, Phase, Storage
 from dnnmem_tune.operators.matmul import cublas_workspace_bytes
 
-_NO_MEMORY = frozenset({"prim::device"})
+_DEVICE_OF = torch.ops.prim.device.default
+"""What C++ asks a fake tensor several times for each operator."""
 
 _MATRIX_PRODUCTS = frozenset(
     f"aten::{name}"
@@ -68,7 +69,14 @@ class Recorder(TorchDispatchMode):
         self._live: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._cublas_handles: set[bool] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in a trace, so nothing has to be kept from the compiler."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_OF:
+            return args[0].fake_device
         kwargs = kwargs or {}
         intercept = INTERCEPTS.get(func)
         output = func(*args, **kwargs) if intercept is None else intercept(self, func, args, kwargs)
@@ -132,8 +140,6 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         schema_name: str = func._schema.name
-        if schema_name in _NO_MEMORY:
-            return
         tensors = list(_tensors_of(output))
         if not tensors or values.may_be_known(tensors[0]):
             values.follow(func, args, kwargs, output)
