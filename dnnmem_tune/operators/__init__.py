@@ -4,5 +4,7 @@ No framework is imported here: a rule gets numbers and the target's properties, 
 Importing this package registers every rule.
 """
 
+from dnnmem_tune.operators import attention as attention
 from dnnmem_tune.operators import convolution as convolution
+from dnnmem_tune.operators import normalization as normalization
 from dnnmem_tune.operators import reduction as reduction

@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
 _LSTM, _GRU = 2, 3
 """``CUDNN_LSTM`` and ``CUDNN_GRU``."""
 
-_LARGEST_BATCH_FOR_BATCH_NORM = 880801
-"""cuDNN's spatial batch norm in training mode fails above."""
+_LARGEST_BATCH_IN_TRAINING, _LARGEST_BATCH_IN_EVALUATION = 880801, 65535
+"""cuDNN's spatial batch norm fails above."""
+
+_LARGEST_32_BIT = 2**31 - 1
+
+_SMALLEST_EPSILON = 1e-5
+"""``CUDNN_BN_MIN_EPSILON`` as PyTorch passes it."""
 
 
 def lstm(
@@ -55,15 +61,19 @@ def batch_norm(
     training: bool, momentum: float, eps: float, cudnn_enabled: bool,
 ) -> Any:  # fmt: skip
     """``aten::batch_norm`` through cuDNN where ``use_cudnn`` says so."""
-    operands = (inputs, weight, bias, running_mean, running_var, training, momentum, eps)
-    if training and cudnn_enabled and _cudnn_takes_batch_norm(inputs, weight, bias, eps):
-        return aten.cudnn_batch_norm(*operands)[0]
-    return aten.native_batch_norm(*operands)[0]
+    if cudnn_enabled and _cudnn_takes_batch_norm(inputs, weight, bias, training, eps):
+        inputs = inputs.contiguous(memory_format=suggest_memory_format(inputs))
+        return aten.cudnn_batch_norm(inputs, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+    return aten.native_batch_norm(inputs, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
 
-def _cudnn_takes_batch_norm(inputs: torch.Tensor, weight: Any, bias: Any, eps: float) -> bool:
-    if weight is None or bias is None or inputs.numel() == 0 or inputs.dtype == torch.float64:
+def _cudnn_takes_batch_norm(inputs: torch.Tensor, weight: Any, bias: Any, training: bool, eps: float) -> bool:
+    """``_select_batch_norm_backend``: a weight in single precision, no bfloat16, three dimensions or more."""
+    if weight is None or bias is None or inputs.dim() < 3:
         return False
-    if inputs.dtype == torch.bfloat16 and not inputs.is_contiguous(memory_format=torch.channels_last):
+    if torch.bfloat16 in (inputs.dtype, weight.dtype):
         return False
-    return inputs.size(0) <= _LARGEST_BATCH_FOR_BATCH_NORM and eps >= 1e-5
+    if inputs.dtype is torch.float16 and weight.dtype is not torch.float32:
+        return False
+    largest_batch = _LARGEST_BATCH_IN_TRAINING if training else _LARGEST_BATCH_IN_EVALUATION
+    return inputs.size(0) <= largest_batch and inputs.numel() < _LARGEST_32_BIT and eps >= _SMALLEST_EPSILON

@@ -1,5 +1,7 @@
 """What CUDA operators take inside one call, one file for each family; importing it registers them all."""
 
+from dnnmem_tune.frontends.torch.plans import attention as attention
 from dnnmem_tune.frontends.torch.plans import convolution as convolution
 from dnnmem_tune.frontends.torch.plans import elementwise as elementwise
+from dnnmem_tune.frontends.torch.plans import normalization as normalization
 from dnnmem_tune.frontends.torch.plans import reductions as reductions

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dnnmem_tune.frontends.torch.convolution import Convolution, convolution_of
-from dnnmem_tune.frontends.torch.plans.reductions import SUM, Temporaries
 from dnnmem_tune.frontends.torch.plans.registry import Action, Give, Output, Take, memory_plan
+from dnnmem_tune.frontends.torch.plans.temporaries import SUM, Temporaries, dense_bytes
 from dnnmem_tune.ir.trace import Category
 from dnnmem_tune.operators.convolution import Direction, convolution_scratch
 
@@ -31,14 +31,14 @@ def convolution(_recorder: Recorder, args: Any, _kwargs: Any, output: torch.Tens
     call = convolution_of(inputs, weight, stride, dilation, transposed, groups)
     temporaries = Temporaries()
     if not call.is_laid_out(inputs):
-        yield temporaries.take(_dense_bytes(inputs))
+        yield temporaries.take(dense_bytes(inputs))
     yield Output(output)
     if call.backend != "cudnn":
         return
     if not call.is_laid_out(weight):
-        yield temporaries.take(_dense_bytes(weight))
+        yield temporaries.take(dense_bytes(weight))
     direction = Direction.DATA_GRADIENT if transposed else Direction.FORWARD
-    yield _workspace(call, direction, call.with_extents(output.shape))
+    yield _workspace(call, direction, call.with_extents(output.shape), temporaries)
 
 
 @memory_plan(aten.convolution_backward.default)
@@ -66,10 +66,10 @@ def _cudnn_backward(
     copied_each_time = not in_format and not copied_first
     held = []
     if not call.is_laid_out(call.inputs):
-        yield temporaries.take(_dense_bytes(call.inputs))
+        yield temporaries.take(dense_bytes(call.inputs))
         held.append(temporaries.last)
     if copied_first:
-        yield temporaries.take(_dense_bytes(gradient))
+        yield temporaries.take(dense_bytes(gradient))
         held.append(temporaries.last)
     output_shape = call.with_extents(gradient.shape)
     for index, direction in enumerate((Direction.DATA_GRADIENT, Direction.FILTER_GRADIENT)):
@@ -80,17 +80,16 @@ def _cudnn_backward(
         if not filter_gradient:
             yield Output(output[0])
         if copied_each_time:
-            yield temporaries.take(_dense_bytes(gradient))
+            yield temporaries.take(dense_bytes(gradient))
             taken.append(temporaries.last)
         if filter_gradient:
             yield Output(output[1])
         elif not call.is_laid_out(weight):
-            yield temporaries.take(_dense_bytes(weight))
+            yield temporaries.take(dense_bytes(weight))
             taken.append(temporaries.last)
         if call.transposed and not filter_gradient:
             direction = Direction.FORWARD
-        temporaries.num_taken += 1
-        yield _workspace(call, direction, output_shape)
+        yield _workspace(call, direction, output_shape, temporaries)
         taken.append(temporaries.last)
         for number in reversed(taken):
             yield Give(number)
@@ -105,26 +104,28 @@ def _depthwise_backward(
     planar = call.backend == "depthwise2d"
     copied = not gradient.is_contiguous()
     if planar and copied:
-        yield temporaries.take(_dense_bytes(gradient))
+        yield temporaries.take(dense_bytes(gradient))
     gradient_copy = temporaries.last
     if not planar and output[0] is not None:
         yield Output(output[0])
     if output[1] is not None:
         if not call.inputs.is_contiguous():
-            yield temporaries.take(_dense_bytes(call.inputs))
+            yield temporaries.take(dense_bytes(call.inputs))
             yield Output(output[1])
             yield Give(temporaries.last)
         yield Output(output[1])
     if planar and output[0] is not None:
         yield Output(output[0])
     if copied and not planar:
-        yield temporaries.take(_dense_bytes(gradient))
+        yield temporaries.take(dense_bytes(gradient))
         yield Give(temporaries.last)
     elif copied:
         yield Give(gradient_copy)
 
 
-def _workspace(call: Convolution, direction: Direction, output_shape: tuple[int, ...]) -> Take:
+def _workspace(
+    call: Convolution, direction: Direction, output_shape: tuple[int, ...], temporaries: Temporaries
+) -> Take:
     """A transposed convolution is another one's gradient: its output plays the input."""
     shapes = (output_shape, call.input_shape) if call.transposed else (call.input_shape, output_shape)
     scratch = convolution_scratch(
@@ -138,8 +139,4 @@ def _workspace(call: Convolution, direction: Direction, output_shape: tuple[int,
         itemsize=call.inputs.element_size(),
         channels_last=call.layout is not torch.contiguous_format,
     )
-    return Take(scratch, Category.WORKSPACE, optional=True)
-
-
-def _dense_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return temporaries.request(scratch, Category.WORKSPACE, optional=True)
