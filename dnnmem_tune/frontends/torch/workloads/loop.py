@@ -29,8 +29,8 @@ class Step:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None, iterations: Iterator[None]
     ) -> None:
-        self.model = model
-        self.optimizer = optimizer
+        self.model: Any = model  # a Module does not say what its parts are
+        self.optimizer: Any = optimizer
         self._iterations = iterations
 
     def __call__(self) -> None:

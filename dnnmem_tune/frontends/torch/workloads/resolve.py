@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dnnmem_tune.frontends.torch.workloads.builtin import load_builtin
 from dnnmem_tune.frontends.torch.workloads.references import (
@@ -16,7 +17,7 @@ from dnnmem_tune.frontends.torch.workloads.references import (
 )
 from dnnmem_tune.frontends.torch.workloads.user_code import load_from_file, load_from_module, require_build
 
-Build = Callable[..., Callable[[], object]]
+Build = Callable[..., Callable[[], Any]]
 """``build(batch_size, device, **hyperparameters)``, which returns ``step``."""
 
 

@@ -36,9 +36,10 @@ def batch(batch_size: int, scale: float = 1.0) -> ImageBatch:
 
 def step_of(**options: Any) -> Callable[..., Any]:
     """The workload under test, with some options replaced."""
-    return TrainingStep(
-        **{"model": network, "inputs": batch, "loss": "cross_entropy", "optimizer": "sgd(lr=0.5)"} | options
-    )
+    usual: dict[str, Any] = {
+        "model": network, "inputs": batch, "loss": "cross_entropy", "optimizer": "sgd(lr=0.5)",
+    }  # fmt: skip
+    return TrainingStep(**(usual | options))
 
 
 def trained(build: Callable[..., Any], num_steps: int = 1, **hyperparameters: Any) -> dict[str, torch.Tensor]:
@@ -216,7 +217,8 @@ def test_a_mapping_is_spread_over_the_models_arguments() -> None:
             self.linear = nn.Linear(3, 1)
 
         def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-            return (self.linear(left) - right).square().mean()
+            error: torch.Tensor = self.linear(left) - right
+            return error.square().mean()
 
     def pairs(batch_size: int) -> dict[str, torch.Tensor]:
         return {"left": torch.ones(batch_size, 3), "right": torch.ones(batch_size, 1)}
