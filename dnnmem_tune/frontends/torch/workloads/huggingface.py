@@ -48,7 +48,7 @@ def load_huggingface(path: Path) -> TrainingStep:
     Hyperparameters beyond those of `TrainingStep`: ``task`` (a key such as ``causal-lm``; else the
     configuration's ``architectures``), ``seq_len``, ``target_len`` (encoder-decoder), ``image_size``,
     ``attention_mask`` (send one, as padded batches have), ``attn_implementation``, and every key of the
-    configuration.
+    configuration. Weights are in fp32 unless ``precision`` is ``bf16-pure``, whatever ``dtype`` the file names.
 
     Args:
         path: A JSON file, or a directory with a ``config.json``.

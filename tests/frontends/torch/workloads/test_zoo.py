@@ -78,7 +78,7 @@ def test_a_classifier_trains_at_its_own_and_at_another_image_size(reference: str
     assert isinstance(workload, TrainingStep)
     assert workload.hyperparameters["image_size"] == image_size
     if "inception" not in reference:  # its stand-in is lazy, and has no weights before the first images
-        workload(2, "cpu")()
+        workload(2, "cpu", num_classes=3)()
         workload(2, "cpu", image_size=32, num_classes=3)()
 
 
