@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dnnmem_tune.frontends.torch import cuda_runtime, fallback, values
 from dnnmem_tune.frontends.torch import intercepts as _intercepts  # noqa: F401 (registers)
 from dnnmem_tune.frontends.torch import plans as _plans  # noqa: F401 (registers)
-from dnnmem_tune.frontends.torch import values
 from dnnmem_tune.frontends.torch.attribution import Attribution
 from dnnmem_tune.frontends.torch.host_reads import HostReads
 from dnnmem_tune.frontends.torch.intercepts.registry import INTERCEPTS
@@ -86,6 +86,8 @@ class Recorder(TorchDispatchMode):
 
     def identify(self, tensor: torch.Tensor) -> int | None:
         """Return the index of the storage of ``tensor``, or nothing if it is not on the device."""
+        if tensor.layout is not torch.strided:
+            return None
         entry = self._live.get(tensor.untyped_storage()._cdata)
         return entry[0] if entry is not None else None
 
@@ -132,7 +134,8 @@ class Recorder(TorchDispatchMode):
                 num_operations=len(operations),
                 host_reads=dict(self.host_reads.places),
                 bounded=dict(self.host_reads.bounded),
-                notes=tuple(dict.fromkeys(self.notes)),
+                unknown_operators=dict(fallback.unknown_operators),
+                notes=tuple(dict.fromkeys([*self.notes, *cuda_runtime.notes])),
             ),
             framework=f"torch {torch.__version__}",
             recorder="fake tensors",
@@ -185,8 +188,8 @@ class Recorder(TorchDispatchMode):
 
     def _note(self, tensor: torch.Tensor) -> None:
         """Record an allocation if the tensor's storage was not seen before."""
-        if tensor.device.type != "cuda":
-            return
+        if tensor.device.type != "cuda" or tensor.layout is not torch.strided:
+            return  # a sparse tensor owns no storage; its indices and values are tensors of their own
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live:

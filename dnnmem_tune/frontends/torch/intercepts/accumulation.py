@@ -57,9 +57,9 @@ def _called_by_engine(frame: FrameType) -> bool:
     return caller is None or caller.f_code.co_name == "_engine_run_backward"
 
 
-def _held_alone(tensor: torch.Tensor) -> bool:
+def _held_alone(tensor: Any) -> bool:
     storage = tensor.untyped_storage()
-    return (
+    return bool(
         tensor._use_count() <= _USES_WHEN_ALONE
         and torch._C._storage_Use_Count(storage._cdata) <= _STORAGE_USES_WHEN_ALONE
         and torch.ops.aten.is_non_overlapping_and_dense(tensor)
