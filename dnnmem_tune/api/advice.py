@@ -114,6 +114,6 @@ def _larger_card(
         except DnnMemError:
             continue
         if verdict.state is VerdictState.FITS:
-            text = f"a {card.name}, the smallest card of the catalogue that fits"
+            text = f"another card: {card.name} is the smallest of the catalogue that fits"
             return [Remedy(change=Change(text=text, gpu=card.name), verdict=verdict)]
     return []

@@ -15,6 +15,8 @@ CONV_WORKSPACE = {
     "benchmark": "the largest that torch.backends.cudnn.benchmark tries: the upper end of the peak",
 }
 
+_CONVOLUTION_WORKSPACE = "convolution workspace"
+
 
 def job_line(workload: str, params: Mapping[str, Any], device: DeviceProfile) -> str:
     """Return what is estimated, and on which card."""
@@ -29,11 +31,15 @@ def job_line(workload: str, params: Mapping[str, Any], device: DeviceProfile) ->
 def notes_on(estimate: MemoryEstimate) -> list[str]:
     """Return what a reader of the peaks should know, one sentence each; the most important first."""
     coverage, notes = estimate.coverage, []
-    high_bytes = estimate.interval().high_bytes
-    if estimate.fits and high_bytes > estimate.limit_bytes:
+    # A workspace that finds no room is done without: it can slow the job down, and not end it.
+    unknown_bytes = sum(
+        reason.above_bytes for reason in estimate.interval().reasons if reason.cause != _CONVOLUTION_WORKSPACE
+    )
+    if estimate.fits and unknown_bytes > estimate.headroom_bytes:
+        percent = -(-100 * unknown_bytes // estimate.device.total_bytes)
         notes.append(
             f"It fits by {format_bytes(estimate.headroom_bytes)}, which is less than what is not known: the "
-            f"device peak may be as high as {format_bytes(high_bytes)}. Leave a margin (--safety 5%) to be safe."
+            f"device peak may be {format_bytes(unknown_bytes)} higher. Leave a margin (--safety {percent}%) to be safe."
         )
     if coverage.unknown_operators:
         names = ", ".join(sorted(coverage.unknown_operators))
@@ -47,7 +53,7 @@ def notes_on(estimate: MemoryEstimate) -> list[str]:
     if coverage.bounded:
         names = ", ".join(sorted(coverage.bounded))
         notes.append(f"The outputs of {names} depend on values; they are counted as large as they can be.")
-    if estimate.num_retries:
+    if estimate.num_retries and estimate.fits:
         notes.append(
             f"PyTorch's allocator has to give its cache back to the card {_times(estimate.num_retries)} to fit: "
             "the job runs, but slower."
@@ -57,7 +63,7 @@ def notes_on(estimate: MemoryEstimate) -> list[str]:
             f"{estimate.num_skipped_workspaces} convolution workspaces find no room; "
             "those convolutions run slower."
         )
-    if any(reason.cause == "convolution workspace" for reason in estimate.interval().reasons):
+    if any(reason.cause == _CONVOLUTION_WORKSPACE for reason in estimate.interval().reasons):
         model = estimate.provenance.conv_workspace
         notes.append(f"Convolution workspace model {model!r}: {CONV_WORKSPACE.get(model, model)}.")
     return [*notes, *coverage.notes]

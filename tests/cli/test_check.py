@@ -78,7 +78,7 @@ def test_run_that_is_out_of_memory_ends_in_three(serve: Serve, measure: Callable
 
 
 def test_device_peak_is_reserved_and_what_lies_outside_the_allocator() -> None:
-    """By hand: 900 in use now, 100 before and 500 reserved leave 300 for the context; at most 700 were reserved."""
+    """By hand: 900 in use, 100 before and 500 reserved leave 300 for the context; at most 700 were reserved."""
     stats = {"reserved_bytes.all.peak": 700, "reserved_bytes.all.current": 500, "allocated_bytes.all.peak": 600}
 
     peaks = _peaks(stats, used=900, used_before=100)

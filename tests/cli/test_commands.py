@@ -183,7 +183,7 @@ def test_maxbatch_where_none_fits_ends_in_three_and_names_a_card(serve: Serve, c
 
     assert answer.code == 3
     assert "No batch is known to fit: even batch 1 would take 2.12 GiB" in answer.out
-    assert "the smallest card of the catalogue that fits" in answer.out
+    assert "is the smallest of the catalogue that fits" in answer.out
 
 
 def test_maxbatch_without_advice_estimates_nothing_else(serve: Serve, card: str) -> None:

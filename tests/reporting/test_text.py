@@ -62,8 +62,8 @@ def test_narrow_fit_is_called_narrow() -> None:
     estimate = _estimate(820 * MIB, device(context_uncertainty_bytes=10 * MIB))
 
     assert notes_on(estimate) == [
-        "It fits by 4.0 MiB, which is less than what is not known: the device peak may be as high as 1.01 GiB. "
-        "Leave a margin (--safety 5%) to be safe."
+        "It fits by 4.0 MiB, which is less than what is not known: the device peak may be 10.0 MiB higher. "
+        "Leave a margin (--safety 1%) to be safe."
     ]
 
 
