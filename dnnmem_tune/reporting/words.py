@@ -39,7 +39,8 @@ def notes_on(estimate: MemoryEstimate) -> list[str]:
         percent = -(-100 * unknown_bytes // estimate.device.total_bytes)
         notes.append(
             f"It fits by {format_bytes(estimate.headroom_bytes)}, which is less than what is not known: the "
-            f"device peak may be {format_bytes(unknown_bytes)} higher. Leave a margin (--safety {percent}%) to be safe."
+            f"device peak may be {format_bytes(unknown_bytes)} higher. "
+            f"Leave a margin (--safety {percent}%) to be safe."
         )
     if coverage.unknown_operators:
         names = ", ".join(sorted(coverage.unknown_operators))
