@@ -1,4 +1,4 @@
-"""Record what PyTorch's own CUDA caching allocator does, so that tests can compare without it.
+r"""Record what PyTorch's own CUDA caching allocator does, so that tests can compare without it.
 
 Random sequences of allocations and frees run through ``libc10_cuda.so`` of an installed CUDA
 build of PyTorch. No GPU is needed: the CUDA libraries are replaced by stubs, whose ``cudaMalloc``
@@ -6,7 +6,9 @@ hands out made-up, descending addresses up to a capacity. After each event the b
 the allocator's counters go into a digest; ``tests/allocators/test_recorded.py`` makes the same
 sequences from the same seeds, and must come to the same digests.
 
-    python benchmarks/allocator_recording.py STUB_LIBRARIES tests/recorded/caching_allocator_2.14.1.json.gz
+    python benchmarks/allocator_recording.py STUB_LIBRARIES caching_allocator_2.14.1.json.gz
+    python benchmarks/allocator_recording.py STUB_LIBRARIES caching_allocator_2.11.0.json.gz \
+        --sequences 100 --configurations 0 1 2 3 4 5 6 7 8 9 10
 
 ``STUB_LIBRARIES`` is a folder with ``build.json`` (whose ``order`` lists the libraries to load) and
 stubs that read the card's total and context from FAKEGPU_TOTAL and FAKEGPU_CONTEXT, in bytes. Run
@@ -27,7 +29,6 @@ import subprocess
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +51,7 @@ CONFIGURATIONS = (
 """Values of ``PYTORCH_ALLOC_CONF``."""
 
 NUM_SEQUENCES = 1000
-"""For each configuration and card."""
+"""For each configuration and card, unless told otherwise."""
 
 DIGEST_BYTES = 6
 
@@ -148,24 +149,29 @@ class Transcript:
         return hashlib.blake2b(self._numbers.tobytes(), digest_size=DIGEST_BYTES).digest()
 
 
-def sequence_seeds(configuration: int, card: int) -> Iterator[int]:
-    """Yield the seed of each sequence; no two runs share one."""
+def sequence_seeds(configuration: int, card: int, num_sequences: int) -> range:
+    """Return the seed of each sequence; no two runs share one."""
     first = (configuration * len(CARDS) + card) * NUM_SEQUENCES
-    yield from range(first, first + NUM_SEQUENCES)
+    return range(first, first + num_sequences)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stub_libraries", type=Path)
     parser.add_argument("output", type=Path)
+    parser.add_argument("--sequences", type=int, default=NUM_SEQUENCES, help="for each configuration and card")
+    parser.add_argument(
+        "--configurations", type=int, nargs="+", default=range(len(CONFIGURATIONS)), metavar="NUMBER"
+    )
     parser.add_argument("--run", nargs=2, type=int, metavar=("CONFIGURATION", "CARD"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
-        _record_run(arguments.stub_libraries, *arguments.run)
+        configuration, card = arguments.run
+        _record_run(arguments.stub_libraries, configuration, card, arguments.sequences)
         return
     runs = [
-        _record_in_process(arguments.stub_libraries, configuration, card)
-        for configuration in range(len(CONFIGURATIONS))
+        _record_in_process(arguments.stub_libraries, configuration, card, arguments.sequences)
+        for configuration in arguments.configurations
         for card in range(len(CARDS))
     ]
     document = {
@@ -177,7 +183,9 @@ def main() -> None:
         file.write(json.dumps(document).encode())
 
 
-def _record_in_process(stub_libraries: Path, configuration: int, card: int) -> dict[str, object]:
+def _record_in_process(
+    stub_libraries: Path, configuration: int, card: int, num_sequences: int
+) -> dict[str, object]:
     """Record one configuration on one card in a process of its own, since both are read at its start."""
     environment = {
         **os.environ,
@@ -186,17 +194,8 @@ def _record_in_process(stub_libraries: Path, configuration: int, card: int) -> d
         "FAKEGPU_TOTAL": str(CARDS[card].total_bytes),
         "FAKEGPU_CONTEXT": str(CARDS[card].context_bytes),
     }
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        __file__,
-        str(stub_libraries),
-        "-",
-        "--run",
-        str(configuration),
-        str(card),
-    ]
+    command = [sys.executable, "-W", "ignore", __file__, str(stub_libraries), "-"]
+    command += ["--sequences", str(num_sequences), "--run", str(configuration), str(card)]
     finished = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
     run: dict[str, object] = json.loads(finished.stdout)
     print(
@@ -207,26 +206,27 @@ def _record_in_process(stub_libraries: Path, configuration: int, card: int) -> d
     return run
 
 
-def _record_run(stub_libraries: Path, configuration: int, card: int) -> None:
+def _record_run(stub_libraries: Path, configuration: int, card: int, num_sequences: int) -> None:
     for name in json.loads((stub_libraries / "build.json").read_text())["order"]:
         ctypes.CDLL(str(stub_libraries / name), mode=ctypes.RTLD_GLOBAL)
     import torch
 
-    torch.cuda.init()
-    # An emptied allocator is as good as a new one, except that expandable segments keep address ranges.
-    run_sequence = _run_in_child if "expandable" in CONFIGURATIONS[configuration] else _run_sequence
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    # An emptied allocator is as good as a new one, except that expandable segments keep address ranges;
+    # and the stubs never hand out an address twice, so that no process may run for long.
+    seeds = sequence_seeds(configuration, card, num_sequences)
+    num_together = 1 if "expandable" in CONFIGURATIONS[configuration] else 10
     digests = bytearray()
     totals = [0, 0, 0]
-    for seed in sequence_seeds(configuration, card):
-        events, sizes = random_sequence(seed, CARDS[card].capacity_bytes)
-        digest, *counts = run_sequence(events, sizes)
-        digests += bytes.fromhex(digest)
-        totals = [total + count for total, count in zip(totals, [len(events), *counts], strict=True)]
+    for first in range(0, len(seeds), num_together):
+        for digest, *counts in _run_in_child(seeds[first : first + num_together], CARDS[card]):
+            digests += bytes.fromhex(digest)
+            totals = [total + count for total, count in zip(totals, counts, strict=True)]
     run = {
         "torch": torch.__version__,
         "configuration": CONFIGURATIONS[configuration],
         "card": CARDS[card].name,
-        "first_seed": next(sequence_seeds(configuration, card)),
+        "first_seed": seeds[0],
         "events": totals[0],
         "retries": totals[1],
         "out_of_memory": totals[2],
@@ -235,26 +235,27 @@ def _record_run(stub_libraries: Path, configuration: int, card: int) -> None:
     print(json.dumps(run))
 
 
-def _run_in_child(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
+def _run_in_child(seeds: range, card: Card) -> list[tuple[str, int, int, int]]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, json.dumps(_run_sequence(events, sizes)).encode())
+        os.write(writing, json.dumps([_run_sequence(seed, card) for seed in seeds]).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        digest, retries, out_of_memory = json.load(pipe)
+        results = [(digest, events, retries, failures) for digest, events, retries, failures in json.load(pipe)]
     os.waitpid(child, 0)
-    return digest, retries, out_of_memory
+    return results
 
 
-def _run_sequence(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
-    """Run one sequence and return its digest, retries and failed requests; leave the allocator empty."""
+def _run_sequence(seed: int, card: Card) -> tuple[str, int, int, int]:
+    """Run one sequence; return its digest and its numbers of events, retries and failed requests."""
     import torch
 
     allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
     free = torch._C._cuda_cudaCachingAllocator_raw_delete
     torch._C._cuda_resetAccumulatedMemoryStats(0)
+    events, sizes = random_sequence(seed, card.capacity_bytes)
     transcript = Transcript()
     out_of_memory = 0
     starts: list[int] = []  # of all segments, ascending
@@ -267,10 +268,7 @@ def _run_sequence(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
         elif sizes[code]:
             try:
                 address = addresses[code] = allocate(sizes[code], 0)
-                # A new segment lies below all others, and its first block is at its start.
-                if not starts or address < starts[0]:
-                    starts.insert(0, address)
-                place = starts[bisect_right(starts, address) - 1], address
+                place = _segment_start(starts, address, sizes[code], card), address
             except torch.OutOfMemoryError:
                 out_of_memory += 1
         stats = torch._C._cuda_memoryStats(0)
@@ -282,7 +280,23 @@ def _run_sequence(events: list[int], sizes: list[int]) -> tuple[str, int, int]:
         free(address)
     torch._C._cuda_emptyCache()
     assert torch._C._cuda_memoryStats(0)["reserved_bytes"]["all"]["current"] == 0
-    return transcript.digest().hex(), stats["num_alloc_retries"], out_of_memory
+    return transcript.digest().hex(), len(events), stats["num_alloc_retries"], out_of_memory
+
+
+def _segment_start(starts: list[int], address: int, nbytes: int, card: Card) -> int:
+    """Return where the segment of a new block starts; ``starts`` holds those seen so far, ascending.
+
+    The first block of a segment is at its start. A new segment lies below all others, or, if it is
+    an address range for expandable segments that a failed request left behind, beyond the end of
+    the one below it: ranges are an eighth longer than the card, in whole pages.
+    """
+    page = 2 * MIB if nbytes <= MIB else 20 * MIB
+    longest = -(-(card.total_bytes + card.total_bytes // 8) // page) * page
+    place = bisect_right(starts, address) - 1
+    if place < 0 or address - starts[place] >= longest:
+        place += 1
+        starts.insert(place, address)
+    return starts[place]
 
 
 if __name__ == "__main__":

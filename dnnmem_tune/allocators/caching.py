@@ -29,7 +29,7 @@ class CachingAllocator:
     Args:
         policy: Constants and options; PyTorch's defaults unless given.
         capacity_bytes: What the driver can hand out, that is the card's total less the context;
-            ``None`` is no limit.
+            ``None`` is no limit (a pebibyte).
         total_bytes: The card's total, of which ``memory_fraction`` is a share; ``capacity_bytes`` unless given.
 
     Example:

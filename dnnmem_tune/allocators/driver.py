@@ -6,11 +6,11 @@ from bisect import bisect_right, insort
 
 from dnnmem_tune.units import MIB
 
-UNLIMITED = 1 << 62
-"""Bytes; more than any card has."""
+UNLIMITED = 1 << 50
+"""Bytes that stand for no limit: a pebibyte, so that addresses stay within 56 bits whatever is requested."""
 
 _GUARD_BYTES = 2 * MIB
-_MIDDLE_ADDRESS = 1 << 46
+_MIDDLE_ADDRESS = 1 << 55
 
 
 class Driver:

@@ -11,10 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from dnnmem_tune.allocators.driver import UNLIMITED, Driver
+from dnnmem_tune.allocators.driver import Driver
 from dnnmem_tune.allocators.pool import ADDRESS_MASK, SIZE_SHIFT, Pool
-
-_UNLIMITED_RANGE_BYTES = 1 << 42
 
 
 class Range:
@@ -65,7 +63,7 @@ class ExpandableSegments:
 
     def __init__(self, driver: Driver, total_bytes: int, page_bytes: dict[Pool, int]) -> None:
         self._driver = driver
-        self._range_bytes = _UNLIMITED_RANGE_BYTES if total_bytes >= UNLIMITED else total_bytes + total_bytes // 8
+        self._range_bytes = total_bytes + total_bytes // 8
         self._ranges = {pool: Range(pool, nbytes) for pool, nbytes in page_bytes.items()}
 
     def best_fit(self, pool: Pool, index: int) -> int:

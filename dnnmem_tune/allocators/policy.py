@@ -32,6 +32,21 @@ class TieBreak(StrEnum):
     LOWEST_ADDRESS = "lowest address"
     """The lowest address, which on real cards lies in the newest segment: PyTorch up to 2.11."""
 
+    @classmethod
+    def of_pytorch(cls, release: str) -> TieBreak:
+        """Return the rule of a release.
+
+        Args:
+            release: As in ``torch.__version__``.
+
+        Example:
+            >>> TieBreak.of_pytorch("2.6.0+cu124")
+            <TieBreak.LOWEST_ADDRESS: 'lowest address'>
+
+        """
+        major, minor = (int(part) for part in release.split(".")[:2])
+        return cls.OLDEST_SEGMENT if (major, minor) >= (2, 12) else cls.LOWEST_ADDRESS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachingPolicy:

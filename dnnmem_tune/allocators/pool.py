@@ -1,6 +1,6 @@
 """Free blocks: by size in the sorted list of their pool, and by either end in one table for all.
 
-A free block is one number, ``size << 48 | address``, and two table entries by which its
+A free block is one number, ``size << 56 | address``, and two table entries by which its
 neighbours find it. An estimate replays thousands of events in milliseconds that way; block
 objects with links take three times as long.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-SIZE_SHIFT = 48
+SIZE_SHIFT = 56
 ADDRESS_MASK = (1 << SIZE_SHIFT) - 1
 
 
@@ -41,7 +41,7 @@ class Pool:
         """What must be left over for a block to be split."""
 
         self.keys: list[int] = []
-        """``size << 48 | address`` of each free block, in order."""
+        """``size << 56 | address`` of each free block, in order."""
 
         self.segments: dict[int, int] = {}
         """Address of a segment -> its size."""

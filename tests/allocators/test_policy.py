@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnmem_tune.allocators.policy import CachingPolicy
+from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.units import GIB, MIB
 
 DEFAULT = CachingPolicy()
@@ -56,3 +56,17 @@ def test_divisions_are_those_of_the_interval(mebibytes: float, expected: float) 
 def test_segment_size_by_block_size(block_bytes: int, expected: int) -> None:
     """The three ranges of ``get_allocation_size`` and their borders."""
     assert DEFAULT.segment_size(block_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("2.6.0+cu124", TieBreak.LOWEST_ADDRESS),
+        ("2.11.0", TieBreak.LOWEST_ADDRESS),
+        ("2.13.0+cpu", TieBreak.OLDEST_SEGMENT),
+        ("3.0.0a0+git123", TieBreak.OLDEST_SEGMENT),
+    ],
+)
+def test_the_rule_for_ties_changed_after_2_11(release: str, expected: TieBreak) -> None:
+    """As the comparators in the libraries of 2.11.0 and 2.13.0 show."""
+    assert TieBreak.of_pytorch(release) is expected

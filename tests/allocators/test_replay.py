@@ -7,8 +7,9 @@ import pytest
 from dnnmem_tune.allocators.base import Allocator, AllocatorStats
 from dnnmem_tune.allocators.caching import CachingAllocator
 from dnnmem_tune.allocators.exact import ExactAllocator
+from dnnmem_tune.allocators.policy import CachingPolicy
 from dnnmem_tune.allocators.replay import Completed, OutOfMemory, history, replay
-from dnnmem_tune.units import MIB
+from dnnmem_tune.units import GIB, MIB
 
 
 def test_peaks_are_of_each_figure_at_its_own_event() -> None:
@@ -60,3 +61,16 @@ def test_history_ends_before_the_request_that_fails() -> None:
     stats = history([0, ~0, 1], [100, 300], ExactAllocator(capacity_bytes=200))
 
     assert stats == [AllocatorStats(100, 100, 100), AllocatorStats(0, 0, 0)]
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("capacity_bytes", [None, 80 * GIB])
+def test_absurd_requests_are_out_of_memory(expandable: bool, capacity_bytes: int | None) -> None:
+    """A batch of 10^12 asks for exabytes: an answer, not a crash, and the allocator stays sound."""
+    allocator = CachingAllocator(CachingPolicy(expandable_segments=expandable), capacity_bytes)
+
+    timeline = replay([0, 1], [MIB, 10**18], allocator)
+
+    assert isinstance(timeline.outcome, OutOfMemory)
+    assert timeline.outcome.event == 1
+    allocator.check()
