@@ -11,18 +11,25 @@ import torch
 
 aten = torch.ops.aten
 
+_MEAN, _SUM = 1, 2
+
 
 def ctc_loss(
-    log_probabilities: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, target_lengths: torch.Tensor,
-    blank: int = 0, reduction: int = 1, zero_infinity: bool = False,
-) -> Any:  # fmt: skip
+    log_probabilities: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> Any:
     """``aten::ctc_loss.Tensor``: a CUDA run reads the lengths on the host; a tensor subclass would not."""
-    return aten.ctc_loss.IntList(
-        log_probabilities,
-        targets,
-        input_lengths.tolist(),
-        target_lengths.tolist(),
-        blank,
-        reduction,
-        zero_infinity,
-    )
+    lengths = target_lengths.tolist()
+    losses = aten._ctc_loss.default(
+        log_probabilities, targets, input_lengths.tolist(), lengths, blank, zero_infinity
+    )[0]
+    if zero_infinity:
+        losses = torch.where(losses == float("inf"), torch.zeros((), device=losses.device), losses)
+    if reduction == _MEAN:
+        return (losses / torch.tensor(lengths, device=losses.device).clamp_min(1)).mean()
+    return losses.sum() if reduction == _SUM else losses

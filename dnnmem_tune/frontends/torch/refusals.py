@@ -35,11 +35,7 @@ def install() -> None:
         (torch.cuda, "CUDAGraph", graphs),
         (torch.cuda, "graph", graphs),
         (torch.cuda, "make_graphed_callables", graphs),
-        (
-            torch.nn.parallel.DistributedDataParallel,
-            "__init__",
-            _refusal(f"DistributedDataParallel: {_DISTRIBUTED}"),
-        ),
+        (torch.nn.parallel.DistributedDataParallel, "__init__", parallel),
         (torch.distributed, "init_process_group", _refusal(f"torch.distributed: {_DISTRIBUTED}")),
         (
             torch.nn.modules.lazy.LazyModuleMixin,
