@@ -5,6 +5,7 @@ Runs in the user's interpreter too, so it needs nothing but Python.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -109,6 +110,29 @@ def decode_card(document: dict[str, Any]) -> Card:
     }
     major, minor = document["compute_capability"]
     return Card(**{**document, "compute_capability": (major, minor), "policies": Policies(**policies)})
+
+
+def missing_kernels(card: Card, kernel_archs: Sequence[str]) -> str:
+    """Return a sentence where the build of PyTorch would refuse the card; empty where it has kernels for it.
+
+    Args:
+        card: The card.
+        kernel_archs: Capabilities that the build has kernels for, such as ``["75", "80"]``.
+
+    Example:
+        >>> v100 = Card(name="V100", total_bytes=16 << 30, context_bytes=0, compute_capability=(7, 0), num_sms=80)
+        >>> missing_kernels(v100, ["75", "80"])
+        'this build of PyTorch has no kernels for capability 7.0; those for 7.5 stand in'
+        >>> missing_kernels(v100, ["60", "70"])
+        ''
+
+    """
+    major, minor = card.compute_capability
+    known = sorted(int(arch) for arch in kernel_archs)
+    if not known or known[0] <= major * 10 + minor:
+        return ""
+    oldest = f"{known[0] // 10}.{known[0] % 10}"
+    return f"this build of PyTorch has no kernels for capability {major}.{minor}; those for {oldest} stand in"
 
 
 def card_settings(card: Card, *, kernel_archs: tuple[str, ...], cudnn_version: int) -> str:

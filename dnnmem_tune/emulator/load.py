@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dnnmem_tune.emulator.card import Card, card_settings
+from dnnmem_tune.emulator.card import Card, card_settings, missing_kernels
 
 
 class Counters(ctypes.Structure):
@@ -71,6 +71,11 @@ class LoadedCard:
         refused = self._library.card_configure(text.encode())
         if refused:
             raise ValueError(f"the stub libraries do not know the setting {refused.decode()!r}")
+
+    def notes(self, card: Card) -> tuple[str, ...]:
+        """What to know of the card on this build of PyTorch."""
+        sentence = missing_kernels(card, self._kernel_archs)
+        return (sentence,) if sentence else ()
 
     def counters(self) -> Counters:
         """Return what the card has seen so far; the values keep counting."""

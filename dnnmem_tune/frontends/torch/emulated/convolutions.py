@@ -7,6 +7,8 @@ the scratch rule of the convolution; at an estimate the model in use says what i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dnnmem_tune.emulator.load import Convolution, LoadedCard
 from dnnmem_tune.frontends.torch.emulated.ranges import CONVOLUTION, _Range
 from dnnmem_tune.ir.size import Scratch
@@ -37,12 +39,16 @@ def scratch_of(convolution: Convolution) -> Scratch:
     )
 
 
-def follow_model(card: LoadedCard, target: KernelTarget) -> None:
-    """Let convolutions take what the model of ``target`` says."""
+def follow_model(card: LoadedCard, target: KernelTarget, note: Callable[[int], object] | None = None) -> None:
+    """Let convolutions take what the model of ``target`` says; ``note`` hears each answer in bytes."""
 
     def answer(convolution: Convolution) -> int:
         scratch = scratch_of(convolution)
-        return convolution_workspace([argument.constant for argument in scratch.arguments], scratch.tag, target)
+        arguments = [argument.constant for argument in scratch.arguments]
+        nbytes = convolution_workspace(arguments, scratch.tag, target)
+        if note is not None:
+            note(nbytes)
+        return nbytes
 
     card.answer_convolutions(answer if target.conv_workspace != "none" else None)
 

@@ -44,7 +44,7 @@ class HostValues:
     def _count(self, frame: FrameType) -> None:
         place = f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
         self.places[place] += 1
-        if frame.f_lineno in branching_lines(frame.f_code):
+        if decides_a_branch(frame.f_code, frame.f_lasti):
             self.branches.add(place)
 
     def notes(self) -> tuple[str, ...]:
@@ -56,13 +56,14 @@ class HostValues:
         )
 
 
-@lru_cache(maxsize=1024)
-def branching_lines(code: CodeType) -> frozenset[int]:
-    """Return the lines of ``code`` that hold a conditional jump; a loop's own test is none."""
-    lines: set[int] = set()
-    line = 0
+@lru_cache(maxsize=4096)
+def decides_a_branch(code: CodeType, offset: int) -> bool:
+    """Whether a conditional jump follows the instruction at ``offset`` on the same line."""
+    line = None
     for instruction in dis.get_instructions(code):
-        line = instruction.positions.lineno if instruction.positions and instruction.positions.lineno else line
-        if "JUMP" in instruction.opname and "IF" in instruction.opname:
-            lines.add(line)
-    return frozenset(lines)
+        number = instruction.positions.lineno if instruction.positions else None
+        if instruction.offset == offset:
+            line = number
+        elif line is not None and number == line and "JUMP" in instruction.opname and "IF" in instruction.opname:
+            return True
+    return False

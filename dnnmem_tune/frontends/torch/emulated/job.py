@@ -23,7 +23,7 @@ from dnnmem_tune.ir.trace import MemoryTrace
 Build = Callable[..., Callable[[], object]]
 
 
-def record_job(build: Build, request: RecordRequest, card: LoadedCard) -> MemoryTrace:
+def record_job(build: Build, request: RecordRequest, card: LoadedCard, notes: tuple[str, ...] = ()) -> MemoryTrace:
     """Return the trace of ``build`` and of ``request.num_steps`` training steps.
 
     Raises:
@@ -59,12 +59,12 @@ def record_job(build: Build, request: RecordRequest, card: LoadedCard) -> Memory
             owned=ranges.owned,
             scratches=convolutions.scratches,
             host_reads=host_values.places,
-            notes=host_values.notes(),
+            notes=(*host_values.notes(), *notes),
         )
     )
 
 
-def run_job(build: Build, request: RecordRequest, card: LoadedCard) -> ExactRun:
+def run_job(build: Build, request: RecordRequest, card: LoadedCard, notes: tuple[str, ...] = ()) -> ExactRun:
     """Return what the allocator itself reports for the job on the card as it is, out of memory included."""
     torch.cuda.init()
     host_values = HostValues()
@@ -94,7 +94,7 @@ def run_job(build: Build, request: RecordRequest, card: LoadedCard) -> ExactRun:
         peak_device_bytes=card.peak_bytes(),
         num_retries=statistics.get("num_alloc_retries", 0),
         host_reads=dict(host_values.places),
-        notes=host_values.notes(),
+        notes=(*host_values.notes(), *notes),
     )
 
 

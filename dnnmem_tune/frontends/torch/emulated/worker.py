@@ -64,7 +64,7 @@ def _answer(
     exact = message.get("exact")
     if exact is None:
         loaded.become(dataclasses.replace(card, capacity_bytes=UNLIMITED_BYTES))
-        return encode_trace(job.record_job(build, request, loaded))
+        return encode_trace(job.record_job(build, request, loaded, loaded.notes(card)))
     loaded.become(card)
     target = KernelTarget(
         compute_capability=card.compute_capability,
@@ -73,7 +73,7 @@ def _answer(
         conv_workspace=exact["conv_workspace"],
     )
     convolutions.follow_model(loaded, target)
-    return dataclasses.asdict(job.run_job(build, request, loaded))
+    return dataclasses.asdict(job.run_job(build, request, loaded, loaded.notes(card)))
 
 
 if __name__ == "__main__":

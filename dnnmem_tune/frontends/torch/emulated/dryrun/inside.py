@@ -1,0 +1,298 @@
+"""A dry run from within: follows the user's program until it has done enough steps.
+
+Loaded by ``sitecustomize`` into every Python process of the command; does nothing in those
+that never import torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dnnmem_tune.emulator.card import decode_card
+from dnnmem_tune.emulator.load import LoadedCard, load
+from dnnmem_tune.frontends.torch.emulated.dryrun.outcome import Ending, Place, ProcessOutcome
+from dnnmem_tune.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from dnnmem_tune.frontends.torch.emulated.dryrun.history import Backward
+    from dnnmem_tune.frontends.torch.emulated.dryrun.peaks import PeakMeter
+    from dnnmem_tune.frontends.torch.emulated.host_values import HostValues
+
+_HISTORY_ENTRIES = 2_000_000
+
+
+def wait_for_torch(setup_file: str) -> None:
+    """Put the emulated card beneath torch when, and if, it is imported."""
+    setup = json.loads(Path(setup_file).read_text())
+    sys.meta_path.insert(0, _TorchFinder(setup))
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._setup = setup
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch" or "torch" in sys.modules:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            card = load(self._setup["emulator"], decode_card(self._setup["card"]))
+            spec.loader = _Loader(spec.loader, lambda: _Watch(self._setup, card).install())
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Another loader's module, and a call once it is there."""
+
+    def __init__(self, inner: Any, then: Callable[[], None]) -> None:
+        self._inner = inner
+        self._then = then
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._inner.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        spec.loader = module.__loader__ = self._inner
+        self._inner.exec_module(module)
+        self._then()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Watch:
+    """Counts optimizer steps, cuts phases, notes where things are, and stops the program."""
+
+    def __init__(self, setup: dict[str, Any], card: LoadedCard) -> None:
+        self.setup = setup
+        self.card = card
+        self.pid = os.getpid()
+        self.steps: Counter[int] = Counter()
+        self.backward: list[Backward] = []
+        self.error: tuple[str, Place | None] | None = None
+        self.workspaces: set[int] = set()
+        self.is_over = False
+        self.meter: PeakMeter
+        self.host_values: HostValues
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the optimizer that has done most."""
+        return max(self.steps.values(), default=0)
+
+    def install(self) -> None:
+        """Set every hook; called when torch has just been imported."""
+        import torch
+        from torch.optim import optimizer as optimizer_hooks
+
+        from dnnmem_tune.frontends.torch.emulated.dryrun.peaks import PeakMeter
+        from dnnmem_tune.frontends.torch.emulated.host_memory import skip_large_random_fills
+        from dnnmem_tune.frontends.torch.emulated.host_values import HostValues
+
+        self.meter, self.host_values = PeakMeter(), HostValues()
+        self.meter.keep_user_peaks()
+        self.card.watch_reads(self.host_values.note)
+        self._follow_convolutions()
+        skip_large_random_fills()
+        _show_every_card(torch)
+        optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
+        optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
+        self._watch_first_forward()
+        self._watch_backward(torch)
+        self._watch_memory(torch)
+        atexit.register(self._at_exit)
+        previous = sys.excepthook
+
+        def note_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._note_error(error)
+            previous(kind, error, trace)
+
+        sys.excepthook = note_error
+
+    def _follow_convolutions(self) -> None:
+        if self.setup["conv_workspace"] == "none":
+            return
+        from dnnmem_tune.frontends.torch.emulated.convolutions import follow_model
+        from dnnmem_tune.operators.scratch import KernelTarget
+
+        card = decode_card(self.setup["card"])
+        target = KernelTarget(
+            compute_capability=card.compute_capability,
+            num_sms=card.num_sms,
+            threads_per_sm=card.threads_per_sm,
+            conv_workspace=self.setup["conv_workspace"],
+        )
+        follow_model(self.card, target, note=lambda nbytes: self.workspaces.add(_segment_bytes(nbytes)))
+
+    def _watch_first_forward(self) -> None:
+        from torch.nn.modules import module as module_hooks
+
+        def end_build(*_arguments: Any) -> None:
+            handle.remove()
+            self.meter.cut("build")
+
+        handle = module_hooks.register_module_forward_pre_hook(end_build)
+
+    def _watch_backward(self, torch: Any) -> None:
+        from dnnmem_tune.frontends.torch.emulated.dryrun.history import Backward, place_here
+
+        run = torch.autograd.graph._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            self.meter.cut(f"step {self.num_steps} forward")
+            start, place = time.time_ns() // 1000, place_here()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                self.backward.append(Backward(start, time.time_ns() // 1000 + 1, place))
+                if not self.is_over:
+                    self.meter.cut(f"step {self.num_steps} backward")
+
+        torch.autograd._engine_run_backward = torch.autograd.graph._engine_run_backward = run_backward
+
+    def _watch_memory(self, torch: Any) -> None:
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        initialize = torch.cuda._lazy_init
+
+        def lazy_init() -> None:
+            first = not torch.cuda.is_initialized()
+            initialize()
+            if first and torch.cuda.is_initialized():
+                torch.cuda.memory._record_memory_history(max_entries=_HISTORY_ENTRIES, stacks="python")
+
+        torch.cuda._lazy_init = lazy_init
+
+    def _before_step(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self.meter.cut(f"step {self.num_steps} backward")
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self.meter.cut(f"step {self.num_steps} optimizer")
+        self.steps[id(optimizer)] += 1
+        # Of several optimizers, such as those of a GAN, each is to have its turn.
+        if min(self.steps.values()) >= self.setup["num_steps"] or self.num_steps >= 2 * self.setup["num_steps"]:
+            self._stop(Ending.STEPS)
+
+    def _out_of_memory(self, _card: int, segment: int, _total: int, free: int) -> None:
+        from dnnmem_tune.frontends.torch.emulated.dryrun.history import place_here
+
+        if segment in self.workspaces:
+            return  # a convolution goes on without its workspace
+        place = place_here()
+        if place is None and self.backward:
+            place = self.backward[-1].place
+        message = f"PyTorch asked the card for {format_bytes(segment)} more, and {format_bytes(free)} were free"
+        self._stop(Ending.OUT_OF_MEMORY, message, place)
+
+    def _note_error(self, error: BaseException) -> None:
+        from dnnmem_tune.frontends.torch.emulated.dryrun.history import users_place
+
+        frames = [(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_tb(error.__traceback__))]
+        text = " ".join(str(error).split())[:500]
+        self.error = (f"{type(error).__name__}: {text}" if text else type(error).__name__, users_place(frames))
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self.pid or self.is_over:
+            return
+        if self.error is not None:
+            self._write(Ending.RAISED, *self.error)
+        else:
+            self._write(Ending.FINISHED)
+
+    def _stop(self, ending: Ending, message: str = "", place: Place | None = None) -> None:
+        """Tell, and end the process here: nothing after this point is of interest."""
+        if os.getpid() != self.pid:
+            return
+        self._write(ending, message, place)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _write(self, ending: Ending, message: str = "", place: Place | None = None) -> None:
+        self.is_over = True
+        outcome = self._outcome(ending, message, place)
+        file = Path(self.setup["results"]) / f"{self.pid}.json"
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps(dataclasses.asdict(outcome)))
+        partial.rename(file)
+
+    def _outcome(self, ending: Ending, message: str, place: Place | None) -> ProcessOutcome:
+        import torch
+
+        from dnnmem_tune.frontends.torch.emulated.dryrun.history import place_of_peak
+
+        if ending is not Ending.STEPS:
+            self.meter.cut("build" if not self.meter.phases else f"step {self.num_steps} forward")
+        used = max(self.meter.phases, key=lambda card: _peak(self.meter, card), default=-1)
+        phases = tuple(self.meter.phases.get(used, ()))
+        peak_place, snapshot, num_retries = None, "", 0
+        if used >= 0:
+            record = torch.cuda.memory._snapshot()
+            peak_place = place_of_peak(record["device_traces"][used], self.backward)
+            snapshot = self._save(record)
+            num_retries = torch._C._cuda_memoryStats(used)["num_alloc_retries"]
+        return ProcessOutcome(
+            pid=self.pid,
+            rank=int(os.environ.get("RANK", "0") or 0),
+            ending=ending,
+            message=message,
+            place=place,
+            num_steps=self.num_steps,
+            phases=phases,
+            peak_allocated_bytes=max((phase.allocated_bytes for phase in phases), default=0),
+            peak_reserved_bytes=max((phase.reserved_bytes for phase in phases), default=0),
+            peak_device_bytes=self.card.peak_bytes(),
+            peak_place=peak_place,
+            peak_phase=max(phases, key=lambda phase: phase.allocated_bytes).name if phases else "",
+            num_retries=num_retries,
+            host_reads=dict(self.host_values.places),
+            notes=(*self.host_values.notes(), *self.card.notes(decode_card(self.setup["card"]))),
+            snapshot=snapshot,
+        )
+
+    def _save(self, record: Any) -> str:
+        if not self.setup["snapshot"]:
+            return ""
+        import pickle
+
+        file = Path(self.setup["results"]) / f"{self.pid}.pickle"
+        with file.open("wb") as stream:
+            pickle.dump(record, stream)
+        return str(file)
+
+
+def _peak(meter: PeakMeter, card: int) -> int:
+    return max(phase.reserved_bytes for phase in meter.phases[card])
+
+
+def _segment_bytes(nbytes: int) -> int:
+    """What the allocator asks of the card for a request that no cached block serves.
+
+    Source: ``get_allocation_size`` in ``c10/cuda/CUDACachingAllocator.cpp``, release 2.14.
+    """
+    if nbytes <= MIB:
+        return 2 * MIB
+    return 20 * MIB if nbytes < 10 * MIB else -(-nbytes // (2 * MIB)) * 2 * MIB
+
+
+def _show_every_card(torch: Any) -> None:
+    """CUDA_VISIBLE_DEVICES is the real machine's: the emulated one shows all its cards."""
+    torch.cuda._parse_visible_devices = lambda: list(range(64))
