@@ -5,7 +5,6 @@ What such an operator takes inside a call is not known, so it is named in the co
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import torch
@@ -14,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
-unknown_operators: Counter[str] = Counter()
-"""Operators that were run this way, with their number of calls."""
+unknown_operators: set[str] = set()
+"""Schema names of the operators that were run this way; later calls may be answered by a cache."""
 
 
 def install() -> None:
@@ -48,7 +47,7 @@ def _run_on_cpu(mode: Any, func: Any, flat_args: Any, args_spec: Any, no_kernel:
         except (NotImplementedError, RuntimeError):
             raise no_kernel from None
     device = next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
-    unknown_operators[func._schema.name] += 1
+    unknown_operators.add(func._schema.name)
 
     def to_fake(real: torch.Tensor) -> torch.Tensor:
         original = originals.get(id(real))

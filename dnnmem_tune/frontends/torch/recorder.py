@@ -9,6 +9,7 @@ real run. What an operator takes and gives back inside one call is added by its 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -134,12 +135,16 @@ class Recorder(TorchDispatchMode):
                 num_operations=len(operations),
                 host_reads=dict(self.host_reads.places),
                 bounded=dict(self.host_reads.bounded),
-                unknown_operators=dict(fallback.unknown_operators),
+                unknown_operators=self._unknown_operators(),
                 notes=tuple(dict.fromkeys([*self.notes, *cuda_runtime.notes])),
             ),
             framework=f"torch {torch.__version__}",
             recorder="fake tensors",
         )
+
+    def _unknown_operators(self) -> dict[str, int]:
+        calls = Counter(operation.name.partition(".")[0] for operation in self.operations)
+        return {name: calls[name] for name in sorted(fallback.unknown_operators) if name in calls}
 
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         schema_name: str = func._schema.name
@@ -159,9 +164,9 @@ class Recorder(TorchDispatchMode):
         for tensor in tensors:
             self._note(tensor)
         if schema_name in _MATRIX_PRODUCTS:
-            self._take_cublas_workspace()
+            self.take_cublas_workspace()
 
-    def _take_cublas_workspace(self) -> None:
+    def take_cublas_workspace(self) -> None:
         """The first matrix product of a thread, forward or backward, allocates the workspace of its handle."""
         thread = self.attribution.in_backward
         if thread not in self._cublas_handles:

@@ -5,13 +5,12 @@ A wrong number would be worse than none. Each message says what to do instead.
 
 from __future__ import annotations
 
-import sys
-from pathlib import PurePath
 from typing import Any
 
 import torch
 
 from dnnmem_tune.errors import UnsupportedError
+from dnnmem_tune.frontends.torch.user_frames import user_line
 
 _DISTRIBUTED = (
     "its buckets and communication are not modelled on fake tensors; estimate the step of one process without it "
@@ -49,19 +48,6 @@ def install() -> None:
 
 def _refusal(reason: str) -> Any:
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        raise UnsupportedError(f"{_caller()}{reason}")
+        raise UnsupportedError(f"{user_line(2)}: {reason}")
 
     return refuse
-
-
-def _caller() -> str:
-    """``file.py:12: `` of the innermost frame outside torch and this package."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if "/torch/" not in name and "/dnnmem_tune/" not in name:
-            return f"{PurePath(name).name}:{frame.f_lineno}: "
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return ""

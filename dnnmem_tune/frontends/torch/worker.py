@@ -22,7 +22,6 @@ import os
 import resource
 import selectors
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from typing import IO, Any
 
 from dnnmem_tune.errors import DnnMemError, UnsupportedError, WorkloadError
 from dnnmem_tune.frontends.base import RecordRequest
+from dnnmem_tune.frontends.torch.user_frames import is_user_code
 from dnnmem_tune.ir.encoding import encode_trace
 from dnnmem_tune.units import format_bytes
 
@@ -283,6 +283,9 @@ def describe_error(error: BaseException, memory_limit: int = 0) -> dict[str, str
             "kind": "trace",
             "message": where + _out_of_host_memory(memory_limit),
         }
+    unsupported = _unsupported_operator(error)
+    if unsupported:
+        return {"kind": "unsupported", "message": where + unsupported}
     text = " ".join(str(error).split()) or "no message"
     if "not enough memory" in text and "DefaultCPUAllocator" in text:
         return {
@@ -292,20 +295,33 @@ def describe_error(error: BaseException, memory_limit: int = 0) -> dict[str, str
     return {"kind": "workload", "message": f"{where}{type(error).__name__}: {text[:500]}"}
 
 
+def _unsupported_operator(error: BaseException) -> str:
+    """Say which operator a trace cannot stand for; empty for any other error."""
+    name, operator = type(error).__name__, str(getattr(error, "func", ""))
+    if name in ("DynamicOutputShapeException", "DataDependentOutputException"):
+        return (
+            f"what operator {operator!r} gives depends on values that a trace does not have, and no bound is known"
+        )
+    text = str(error)
+    if name == "UnsupportedOperatorException" or "no fake impl or Meta kernel registered" in text:
+        operator = operator or text.split(":", 1)[0] + "::" + text.split(":")[2].split(" ")[0].split("'")[0]
+        return (
+            f"no shape rule for operator {operator!r} (a custom CUDA extension?); register one with "
+            "torch.library.register_fake"
+        )
+    return ""
+
+
 def _out_of_host_memory(memory_limit: int) -> str:
     limit = f" (its limit is {format_bytes(memory_limit)})" if memory_limit else ""
     return f"the workload ran out of host memory{limit}"
 
 
 def _user_line(error: BaseException) -> str:
-    """``file.py:12: `` of the innermost frame outside libraries and this package."""
-    frames = traceback.extract_tb(error.__traceback__)
-    prefixes = (sys.prefix, sys.base_prefix)
-    for frame in reversed(frames):
-        name = frame.filename
-        library = name.startswith(prefixes) or "/site-packages/" in name or "/dnnmem_tune/" in name
-        if not library and not name.startswith("<"):
-            return f"{PurePath(name).name}:{frame.lineno}: "
+    """``file.py:12: `` of the innermost frame of user code."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_code(frame.filename):
+            return f"{PurePath(frame.filename).name}:{frame.lineno}: "
     return ""
 
 

@@ -24,8 +24,7 @@ def read_scalar(recorder: Recorder, _func: Any, args: Any, _kwargs: Any) -> Any:
     if value is not None:
         with _disable_current_modes():
             return value.item()
-    if tensor.device.type == "cuda":
-        recorder.host_reads.note()
+    recorder.host_reads.note()
     if tensor.dtype is torch.bool:
         return False
     if tensor.is_complex():
