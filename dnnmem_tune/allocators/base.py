@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +83,56 @@ class Allocator(Protocol):
 
         """
         ...
+
+
+class AllocatorPolicy(Protocol):
+    """The constants of one framework's allocator in one configuration, and the allocator they make.
+
+    What the estimate layer knows of an allocator: it takes any policy that answers these.
+    """
+
+    def describe(self) -> str:
+        """Return the allocator's name and what in its configuration is not the default."""
+        ...
+
+    def reservable_bytes(self, capacity_bytes: int, total_bytes: int, compute_capability: tuple[int, int]) -> int:
+        """Return how much of the card the allocator may reserve; 0 or less where nothing is left.
+
+        Args:
+            capacity_bytes: What the driver can hand out: the total less the context and other processes.
+            total_bytes: The card's total.
+            compute_capability: Major and minor, on which some frameworks' reserve depends.
+
+        """
+        ...
+
+    def make_allocator(self, reservable_bytes: int, total_bytes: int) -> Allocator:
+        """Return a fresh allocator.
+
+        Args:
+            reservable_bytes: As from ``reservable_bytes``.
+            total_bytes: The card's total.
+
+        """
+        ...
+
+    def without_limits(self) -> Self:
+        """Return the policy without shares of the card, for a card with room for anything."""
+        ...
+
+    def alternatives(self) -> Sequence[PolicyAlternative]:
+        """Return the policies that the job may meet instead, for the estimate's interval."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyAlternative:
+    """Another policy that the job may meet, and why that is not known."""
+
+    cause: str
+    """Such as ``choice among free blocks``."""
+
+    text: str
+    """One sentence for a reader."""
+
+    policy: AllocatorPolicy

@@ -6,8 +6,10 @@ them is in ``caching.py``; how ``PYTORCH_ALLOC_CONF`` changes them is in ``alloc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from dnnmem_tune.allocators.alloc_conf import (
     LARGE_REQUEST_BYTES,
@@ -15,7 +17,11 @@ from dnnmem_tune.allocators.alloc_conf import (
     NUM_ROUNDUP_INTERVALS,
     read_alloc_conf,
 )
+from dnnmem_tune.allocators.base import PolicyAlternative
 from dnnmem_tune.units import MIB
+
+if TYPE_CHECKING:
+    from dnnmem_tune.allocators.caching import CachingAllocator
 
 
 class TieBreak(StrEnum):
@@ -166,3 +172,41 @@ class CachingPolicy:
             return 0
         interval = nbytes.bit_length() - MIB.bit_length()
         return self.roundup_divisions[min(max(interval, 0), NUM_ROUNDUP_INTERVALS - 1)]
+
+    def describe(self) -> str:
+        """Name the allocator and what in the policy is not the default."""
+        default = CachingPolicy()
+        changed = [
+            f"{field.name}={getattr(self, field.name)}"
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(default, field.name)
+        ]
+        return " ".join(["PyTorch caching allocator", *changed])
+
+    def reservable_bytes(self, capacity_bytes: int, total_bytes: int, compute_capability: tuple[int, int]) -> int:
+        """Return the capacity, or the share of the card where one is set; see ``AllocatorPolicy``."""
+        if self.memory_fraction is None:
+            return capacity_bytes
+        return min(capacity_bytes, int(self.memory_fraction * total_bytes))
+
+    def make_allocator(self, reservable_bytes: int, total_bytes: int) -> CachingAllocator:
+        """Return a fresh allocator; see ``AllocatorPolicy``."""
+        from dnnmem_tune.allocators.caching import CachingAllocator
+
+        return CachingAllocator(self, reservable_bytes, total_bytes)
+
+    def without_limits(self) -> CachingPolicy:
+        """Return the policy without a share of the card."""
+        return replace(self, memory_fraction=None)
+
+    def alternatives(self) -> Sequence[PolicyAlternative]:
+        """Return the policies with another rule among free blocks of one size."""
+        return [
+            PolicyAlternative(
+                cause="choice among free blocks",
+                text="PyTorch up to 2.11 takes another one of several free blocks of one size than 2.13 and later",
+                policy=replace(self, tie_break=rule),
+            )
+            for rule in TieBreak
+            if rule is not self.tie_break
+        ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from dnnmem_tune.api.advice import advise
 from dnnmem_tune.api.arguments import batch_size_of, plain_params, safety_margin, whole_number
 from dnnmem_tune.api.comparison import compare_devices
+from dnnmem_tune.api.policies import policy_of
 from dnnmem_tune.api.search import Bounds, plans_for, search_batch_size, search_value
 from dnnmem_tune.decisions.batch_size import MAX_BATCH_SIZE, BatchSizeResult
 from dnnmem_tune.decisions.comparison import Comparison
@@ -28,7 +29,6 @@ from dnnmem_tune.frontends import Tracing, open_workload
 from dnnmem_tune.frontends.traced import TracedWorkload
 
 if TYPE_CHECKING:
-    from dnnmem_tune.allocators.policy import CachingPolicy
     from dnnmem_tune.estimate.devices import DeviceProfile
     from dnnmem_tune.estimate.estimator import Estimator
     from dnnmem_tune.estimate.report import MemoryEstimate
@@ -100,7 +100,7 @@ class EstimationSession:
         self.workload = workload
         self.conv_workspace = conv_workspace
         self.margin = safety_margin(safety)
-        self.policy = _policy(alloc_conf, framework)
+        self.policy = policy_of(framework, alloc_conf)
         self._progress = on_progress or (lambda _text: None)
         limits = {
             "time_limit": _positive(time_limit, "time_limit"),
@@ -183,16 +183,23 @@ class EstimationSession:
     ) -> dict[str, Any]:
         """Return the run in PyTorch's memory-snapshot format; pickled, pytorch.org/memory_viz shows it.
 
-        Raises as ``estimate`` does.
+        Raises as ``estimate`` does, and `UsageError` for a framework other than PyTorch.
         """
+        from dnnmem_tune.allocators.policy import CachingPolicy
         from dnnmem_tune.allocators.snapshot import memory_snapshot
 
         size = batch_size_of(batch_size)
+        policy = self.policy
+        if not isinstance(policy, CachingPolicy):
+            raise UsageError(
+                f"a memory snapshot has the format of PyTorch's allocator; it means nothing for the "
+                f"{policy.describe()}"
+            )
         estimator = self.estimator(size, gpu, params)
         return memory_snapshot(
             estimator.trace,
             estimator.sizes(size),
-            estimator.policy,
+            policy,
             estimator.capacity_bytes,
             estimator.device.total_bytes,
         )
@@ -344,13 +351,3 @@ def _positive(value: Any, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise UsageError(f"{name} must be a number above 0, got {value!r}")
     return value
-
-
-def _policy(alloc_conf: str | None, framework: str) -> CachingPolicy:
-    from dnnmem_tune.allocators.policy import CachingPolicy
-
-    if not alloc_conf:
-        return CachingPolicy()
-    if framework != "torch":
-        raise UsageError(f"alloc_conf configures PyTorch's allocator; it means nothing for {framework}")
-    return CachingPolicy.from_alloc_conf(alloc_conf)

@@ -8,13 +8,11 @@ back. Comparing an unlimited peak with the limit instead would refuse jobs that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
 import numpy as np
 
-from dnnmem_tune.allocators.base import AllocatorStats
-from dnnmem_tune.allocators.caching import CachingAllocator
-from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
+from dnnmem_tune.allocators.base import Allocator, AllocatorPolicy, AllocatorStats
+from dnnmem_tune.allocators.policy import CachingPolicy
 from dnnmem_tune.allocators.replay import Completed, OutOfMemory, Timeline, history, replay
 from dnnmem_tune.errors import UsageError
 from dnnmem_tune.estimate.devices import DeviceProfile
@@ -48,7 +46,7 @@ class Estimator:
     Args:
         trace: What the job allocates and frees.
         device: The GPU.
-        policy: Constants of the framework's allocator.
+        policy: Constants of the framework's allocator; PyTorch's unless given.
         conv_workspace: Model of the convolution workspace: ``none``, ``limited`` or ``benchmark``.
         safety_bytes: Memory to leave unused on the device.
         safety_fraction: Share of the device to leave unused as well, from 0 to below 1.
@@ -66,7 +64,7 @@ class Estimator:
         trace: MemoryTrace,
         device: DeviceProfile,
         *,
-        policy: CachingPolicy | None = None,
+        policy: AllocatorPolicy | None = None,
         conv_workspace: str = "none",
         safety_bytes: int = 0,
         safety_fraction: float = 0.0,
@@ -85,15 +83,21 @@ class Estimator:
             )
         self.trace = trace
         self.device = device
-        self.policy = policy if policy is not None else CachingPolicy()
+        self.policy: AllocatorPolicy = policy if policy is not None else CachingPolicy()
         self.conv_workspace = conv_workspace
         self.context_bytes = device.context_bytes + extra_bytes
         margin = safety_bytes + int(safety_fraction * device.total_bytes)
         self.limit_bytes = device.total_bytes - device.occupied_bytes - margin
-        if self.policy.memory_fraction is not None:
-            share_bytes = int(self.policy.memory_fraction * device.total_bytes)
-            self.limit_bytes = min(self.limit_bytes, self.context_bytes + share_bytes)
-        self.capacity_bytes = self.limit_bytes - self.context_bytes
+        capacity_bytes = self.limit_bytes - self.context_bytes
+        self.capacity_bytes = self.policy.reservable_bytes(
+            capacity_bytes, device.total_bytes, device.compute_capability
+        )
+        self.limit_bytes = self.context_bytes + self.capacity_bytes
+        if capacity_bytes > 0 and self.capacity_bytes <= 0:
+            raise UsageError(
+                f"{device.name} has {format_bytes(capacity_bytes)} free, and of those the "
+                f"{self.policy.describe()} takes nothing; choose a larger device or a smaller reserve"
+            )
         if self.capacity_bytes <= 0:
             raise UsageError(
                 f"{device.name} has {format_bytes(device.total_bytes)}; context and other processes take "
@@ -195,7 +199,7 @@ class Estimator:
         return self._tables[conv_workspace]
 
     def replay(
-        self, sizes: Sequence[int], *, unlimited: bool = False, policy: CachingPolicy | None = None
+        self, sizes: Sequence[int], *, unlimited: bool = False, policy: AllocatorPolicy | None = None
     ) -> Timeline:
         """Replay the trace with these sizes.
 
@@ -240,11 +244,9 @@ class Estimator:
         peak = estimate.peak_reserved_bytes
         reasons = [
             self._context_reason(),
-            reason_from(
-                "choice among free blocks",
-                "PyTorch up to 2.11 takes another one of several free blocks of one size than 2.13 and later",
-                peak,
-                [self._peak_reserved(sizes, unlimited, policy) for policy in self._other_tie_breaks()],
+            *(
+                reason_from(other.cause, other.text, peak, [self._peak_reserved(sizes, unlimited, other.policy)])
+                for other in self.policy.alternatives()
             ),
         ]
         if any(isinstance(storage.size, Scratch) and storage.size.rule == RULE for storage in self.trace.storages):
@@ -310,21 +312,16 @@ class Estimator:
                     return None, f"what is known fits, but there is no memory rule for {names}"
                 return True, "every request is served within the limit"
 
-    def _allocator(self, *, unlimited: bool, policy: CachingPolicy | None = None) -> CachingAllocator:
+    def _allocator(self, *, unlimited: bool, policy: AllocatorPolicy | None = None) -> Allocator:
         policy = policy if policy is not None else self.policy
         if unlimited:
-            # A share of the card is a limit too.
-            policy = replace(policy, memory_fraction=None)
-            return CachingAllocator(policy, _MOST_REPLAYED_BYTES, _MOST_REPLAYED_BYTES)
-        return CachingAllocator(policy, self.capacity_bytes, self.device.total_bytes)
-
-    def _other_tie_breaks(self) -> list[CachingPolicy]:
-        return [replace(self.policy, tie_break=rule) for rule in TieBreak if rule is not self.policy.tie_break]
+            return policy.without_limits().make_allocator(_MOST_REPLAYED_BYTES, _MOST_REPLAYED_BYTES)
+        return policy.make_allocator(self.capacity_bytes, self.device.total_bytes)
 
     def _completed(self, estimate: MemoryEstimate) -> bool:
         return isinstance(estimate.outcome, Completed)
 
-    def _peak_reserved(self, sizes: Sequence[int], unlimited: bool, policy: CachingPolicy | None = None) -> int:
+    def _peak_reserved(self, sizes: Sequence[int], unlimited: bool, policy: AllocatorPolicy | None = None) -> int:
         timeline = self.replay(sizes, unlimited=unlimited, policy=policy)
         if not isinstance(timeline.outcome, Completed):
             timeline = self.replay(sizes, unlimited=True, policy=policy)
@@ -344,21 +341,10 @@ class Estimator:
             framework=self.trace.framework,
             recorder=self.trace.recorder,
             traced_batch_sizes=self.trace.batch_sizes,
-            allocator=_describe_policy(self.policy),
+            allocator=self.policy.describe(),
             conv_workspace=self.conv_workspace,
             device=self.device.source,
         )
-
-
-def _describe_policy(policy: CachingPolicy) -> str:
-    """Name the policy and what in it is not the default."""
-    default = CachingPolicy()
-    changed = [
-        f"{field.name}={getattr(policy, field.name)}"
-        for field in fields(policy)
-        if getattr(policy, field.name) != getattr(default, field.name)
-    ]
-    return " ".join(["PyTorch caching allocator", *changed])
 
 
 def _require_batch_size(batch_size: object) -> None:

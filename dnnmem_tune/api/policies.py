@@ -1,0 +1,37 @@
+"""Which allocator a framework's jobs meet, and how its own configuration text changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dnnmem_tune.errors import UsageError
+
+if TYPE_CHECKING:
+    from dnnmem_tune.allocators.base import AllocatorPolicy
+
+
+def policy_of(framework: str, alloc_conf: str | None = None) -> AllocatorPolicy:
+    """Return the policy of a framework's allocator.
+
+    Args:
+        framework: Name of a front-end; one that is not known is refused where the workload is opened.
+        alloc_conf: The text that configures the allocator; None or empty for the framework's defaults.
+
+    Raises:
+        UsageError: If the text cannot be meant.
+
+    """
+    return _POLICIES.get(framework, _caching)(alloc_conf or "", framework)
+
+
+def _caching(alloc_conf: str, framework: str) -> AllocatorPolicy:
+    from dnnmem_tune.allocators.policy import CachingPolicy
+
+    if alloc_conf and framework != "torch":
+        raise UsageError(f"alloc_conf configures PyTorch's allocator; it means nothing for {framework}")
+    return CachingPolicy.from_alloc_conf(alloc_conf)
+
+
+_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {"torch": _caching}
+"""Framework -> what makes its policy from the configuration text and the framework's name."""
