@@ -33,5 +33,11 @@ def _caching(alloc_conf: str, framework: str) -> AllocatorPolicy:
     return CachingPolicy.from_alloc_conf(alloc_conf)
 
 
-_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {"torch": _caching}
+def _bfc(alloc_conf: str, _framework: str) -> AllocatorPolicy:
+    from dnnmem_tune.allocators.bfc_policy import BfcPolicy
+
+    return BfcPolicy.from_text(alloc_conf)
+
+
+_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {"torch": _caching, "tensorflow": _bfc}
 """Framework -> what makes its policy from the configuration text and the framework's name."""

@@ -60,7 +60,10 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
         WorkloadError: If the workload cannot be found.
 
     """
-    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {"torch": _open_torch}
+    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {
+        "torch": _open_torch,
+        "tensorflow": _open_tensorflow,
+    }
     opener = openers.get(tracing.framework)
     if opener is None:
         raise UsageError(f"framework {tracing.framework!r} is not known; choose one of {', '.join(openers)}")
@@ -97,6 +100,41 @@ def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trac
         request,
         store=store,
         fingerprint=f"dnnmem_tune {__version__}, torch {_release('torch')}, {recorder.name}, {fingerprint}",
+    )
+
+
+def _open_tensorflow(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.tensorflow.client import TensorFlowRecorder
+    from dnnmem_tune.frontends.tensorflow.workloads.references import fingerprint
+    from dnnmem_tune.frontends.torch.workloads.by_value import locate
+
+    if tracing.recorder == "emulated":
+        raise UsageError("recorder 'emulated' is for PyTorch; TensorFlow has 'auto' and, without Grappler, 'fake'")
+    reference = workload if isinstance(workload, str) else locate(workload)
+    recorder = TensorFlowRecorder(
+        reference,
+        fast=tracing.recorder == "fake",
+        compute_capability=tracing.compute_capability,
+        total_bytes=tracing.total_bytes,
+        num_sms=tracing.num_sms,
+        time_limit=tracing.time_limit,
+        memory_limit=tracing.memory_limit,
+    )
+    request = RecordRequest(
+        workload=reference,
+        batch_size=1,
+        params=params,
+        compute_capability=tracing.compute_capability,
+        total_bytes=tracing.total_bytes,
+        num_sms=tracing.num_sms,
+        num_steps=tracing.num_steps,
+    )
+    releases = ", ".join(f"{name} {_release(name)}" for name in ("tensorflow-cpu", "tensorflow", "keras"))
+    return TracedWorkload(
+        recorder,
+        request,
+        store=DiskStore(tracing.cache_dir) if tracing.cache_dir is not None else None,
+        fingerprint=f"dnnmem_tune {__version__}, {releases}, {recorder.name}, {fingerprint(reference)}",
     )
 
 

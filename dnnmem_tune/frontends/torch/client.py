@@ -56,6 +56,10 @@ class TorchRecorder:
     module = "dnnmem_tune.frontends.torch.worker"
     """The worker that is run."""
 
+    framework = "PyTorch"
+    package = "torch"
+    """What the worker imports, and the extra that installs it."""
+
     def __init__(
         self,
         workload: str,
@@ -190,10 +194,10 @@ class TorchRecorder:
         code = self._process.poll()
         text = b"".join(self._last_words).decode(errors="replace").strip().splitlines()
         self.close()
-        if any("No module named 'torch'" in line for line in text):
+        if any(f"No module named '{self.package}'" in line for line in text):
             return MissingPackageError(
-                "the PyTorch front-end needs the package 'torch', which is not installed; "
-                'run pip install "dnnmem-tune[torch]"'
+                f"the {self.framework} front-end needs the package '{self.package}', which is not installed; "
+                f'run pip install "dnnmem-tune[{self.package}]"'
             )
         how = (
             f"died of {signal.Signals(-code).name}"

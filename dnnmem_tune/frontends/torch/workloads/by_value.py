@@ -41,6 +41,16 @@ def reference_of(build: Any) -> str:
     require_build(build, "the workload")
     if isinstance(build, TrainingStep):
         return builtin.name_of(build) or f"pickle:{_dump(build)}"
+    return locate(build)
+
+
+def locate(build: Any) -> str:
+    """Return where another process finds an object, or the object itself as text; see ``reference_of``.
+
+    Raises:
+        WorkloadError: If it holds something that cannot be pickled.
+
+    """
     return _location(build) or f"pickle:{_dump(build)}"
 
 
