@@ -118,8 +118,8 @@ def test_sources_compile_without_a_warning(major: int, tmp_path: Path) -> None:
 
 
 _FIELDS = {
-    "cudaDeviceProp": "name totalGlobalMem major minor multiProcessorCount maxThreadsPerMultiProcessor l2CacheSize "
-    "sharedMemPerMultiprocessor sharedMemPerBlockOptin maxBlocksPerMultiProcessor clusterLaunch regsPerMultiprocessor",
+    "cudaDeviceProp": "name totalGlobalMem major minor multiProcessorCount maxThreadsPerMultiProcessor "
+    "l2CacheSize sharedMemPerMultiprocessor sharedMemPerBlockOptin maxBlocksPerMultiProcessor clusterLaunch",
     "cudaPointerAttributes": "type device devicePointer hostPointer",
     "cudaFuncAttributes": "maxThreadsPerBlock numRegs ptxVersion binaryVersion maxDynamicSharedSizeBytes",
 }
