@@ -5,3 +5,4 @@ from dnnmem_tune.frontends.torch.intercepts import attention as attention
 from dnnmem_tune.frontends.torch.intercepts import convolution as convolution
 from dnnmem_tune.frontends.torch.intercepts import host_values as host_values
 from dnnmem_tune.frontends.torch.intercepts import missing_kernels as missing_kernels
+from dnnmem_tune.frontends.torch.intercepts import recurrent as recurrent
