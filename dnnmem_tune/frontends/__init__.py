@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnmem_tune import __version__
-from dnnmem_tune.errors import UsageError
+from dnnmem_tune.errors import UnsupportedError, UsageError
 from dnnmem_tune.frontends.base import DEFAULT_STEPS, RecordRequest
 from dnnmem_tune.frontends.trace_store import DiskStore
 from dnnmem_tune.frontends.traced import TracedWorkload
+
+if TYPE_CHECKING:
+    from dnnmem_tune.frontends.torch.client import TorchRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,10 @@ class Tracing:
     framework: str = "torch"
 
     recorder: str = "auto"
-    """``fake`` or ``emulated`` (PyTorch only); ``auto`` takes the most exact one that works here."""
+    """``fake`` or ``emulated``; ``auto`` takes the most exact one that works here.
+
+    TensorFlow has ``auto``, with its graph optimiser, and ``fake``, without.
+    """
 
     compute_capability: tuple[int, int] = (8, 0)
 
@@ -71,20 +76,12 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
 
 
 def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
-    from dnnmem_tune.frontends.torch.client import TorchRecorder
     from dnnmem_tune.frontends.torch.workloads.by_value import reference_of
     from dnnmem_tune.frontends.torch.workloads.fingerprint import workload_fingerprint
 
     reference = workload if isinstance(workload, str) else reference_of(workload)
     fingerprint = workload_fingerprint(reference)
-    recorder = TorchRecorder(
-        reference,
-        compute_capability=tracing.compute_capability,
-        total_bytes=tracing.total_bytes,
-        num_sms=tracing.num_sms,
-        time_limit=tracing.time_limit,
-        memory_limit=tracing.memory_limit,
-    )
+    recorder = _torch_recorder(reference, tracing)
     request = RecordRequest(
         workload=reference,
         batch_size=1,
@@ -99,47 +96,34 @@ def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trac
         recorder,
         request,
         store=store,
-        fingerprint=f"dnnmem_tune {__version__}, torch {_release('torch')}, {recorder.name}, {fingerprint}",
+        fingerprint=f"dnnmem_tune {__version__}, {recorder.fingerprint()}, {fingerprint}",
     )
 
 
-def _open_tensorflow(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
-    from dnnmem_tune.frontends.tensorflow.client import TensorFlowRecorder
-    from dnnmem_tune.frontends.tensorflow.workloads.references import fingerprint
-    from dnnmem_tune.frontends.torch.workloads.by_value import locate
+def _torch_recorder(reference: str, tracing: Tracing) -> TorchRecorder:
+    """PyTorch itself where its CUDA build is installed, and fake tensors everywhere else."""
+    from dnnmem_tune.frontends.torch.client import TorchRecorder
 
-    if tracing.recorder == "emulated":
-        raise UsageError("recorder 'emulated' is for PyTorch; TensorFlow has 'auto' and, without Grappler, 'fake'")
-    reference = workload if isinstance(workload, str) else locate(workload)
-    recorder = TensorFlowRecorder(
+    if tracing.recorder != "fake":
+        from dnnmem_tune.frontends.torch.emulated.opening import Unavailable, find_emulation, open_recorder
+
+        match find_emulation(tracing.options.get("torch_python")):
+            case Unavailable(reason):
+                if tracing.recorder == "emulated":
+                    raise UnsupportedError(reason)
+            case installation:
+                return open_recorder(reference, tracing, installation)
+    return TorchRecorder(
         reference,
-        fast=tracing.recorder == "fake",
         compute_capability=tracing.compute_capability,
         total_bytes=tracing.total_bytes,
         num_sms=tracing.num_sms,
         time_limit=tracing.time_limit,
         memory_limit=tracing.memory_limit,
     )
-    request = RecordRequest(
-        workload=reference,
-        batch_size=1,
-        params=params,
-        compute_capability=tracing.compute_capability,
-        total_bytes=tracing.total_bytes,
-        num_sms=tracing.num_sms,
-        num_steps=tracing.num_steps,
-    )
-    releases = ", ".join(f"{name} {_release(name)}" for name in ("tensorflow-cpu", "tensorflow", "keras"))
-    return TracedWorkload(
-        recorder,
-        request,
-        store=DiskStore(tracing.cache_dir) if tracing.cache_dir is not None else None,
-        fingerprint=f"dnnmem_tune {__version__}, {releases}, {recorder.name}, {fingerprint(reference)}",
-    )
 
 
-def _release(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+def _open_tensorflow(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.tensorflow.opening import open_tensorflow
+
+    return open_tensorflow(workload, params, tracing)

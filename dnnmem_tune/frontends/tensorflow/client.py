@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dnnmem_tune.frontends.torch.client import TorchRecorder
@@ -37,3 +38,15 @@ class TensorFlowRecorder(TorchRecorder):
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_ENABLE_ONEDNN_OPTS": "0",
         }
+
+    def fingerprint(self) -> str:
+        """Return what a cached trace depends on besides the request."""
+        releases = (f"{name} {_release(name)}" for name in ("tensorflow-cpu", "tensorflow", "keras"))
+        return ", ".join([*releases, self.name])
+
+
+def _release(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

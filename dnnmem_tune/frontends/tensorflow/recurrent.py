@@ -1,27 +1,46 @@
-"""The reserve that cuDNN keeps between the forward and the backward pass of a recurrent layer."""
+"""The buffers of cuDNN's recurrent layers whose sizes no shape tells. Sizes as in ``operators/recurrent.py``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}
+from dnnmem_tune.operators.recurrent import RecurrentMode, RecurrentNetwork
+
+_MODES = {
+    "gru": RecurrentMode.GRU,
+    "lstm": RecurrentMode.LSTM,
+    "rnn_relu": RecurrentMode.RELU,
+    "rnn_tanh": RecurrentMode.TANH,
+}
 _RESERVE = 3
 """Number of the output of ``CudnnRNN*`` that holds the reserve; the one after it lies on the host."""
 
 
 def reserve_bytes(operation: Any, index: int) -> int:
-    """Return the bytes of an output of ``CudnnRNN*`` whose shape is not known: its reserve, or host state.
-
-    What the backward pass needs of each step: the gates, the cell state before and after its tanh,
-    and the output, of each unit. cuDNN does not say what it stores; this is what cannot be computed
-    again cheaply.
-    """
+    """Return the bytes of an output of ``CudnnRNN*`` whose shape is not known: its reserve, or host state."""
     if index != _RESERVE:
         return 0
+    network, num_steps, itemsize = _network(operation)
+    return network.reserve_elements(num_steps) * itemsize
+
+
+def workspace_bytes(operation: Any) -> int:
+    """Return the bytes that ``CudnnRNN*`` takes while it runs."""
+    network, num_steps, itemsize = _network(operation)
+    return network.workspace_elements(num_steps) * itemsize
+
+
+def _network(operation: Any) -> tuple[RecurrentNetwork, int, int]:
+    """Return the network, its padded steps of all samples, and the bytes of an element."""
     data, hidden = operation.inputs[0], operation.inputs[1]
-    steps, batch, _width = data.shape.as_list()
+    steps, batch, width = data.shape.as_list()
     layers_and_directions, _batch, units = hidden.shape.as_list()
-    mode = operation.get_attr("rnn_mode").decode()
-    gates = _GATES.get(mode, 4)
-    per_unit = gates + (2 if mode == "lstm" else 1)
-    return int(steps * batch * layers_and_directions * units * per_unit * data.dtype.size)
+    num_directions = 2 if operation.get_attr("direction") == b"bidirectional" else 1
+    network = RecurrentNetwork(
+        mode=_MODES[operation.get_attr("rnn_mode").decode()],
+        input_width=width,
+        hidden_width=units,
+        num_layers=layers_and_directions // num_directions,
+        num_directions=num_directions,
+    )
+    return network, steps * batch, data.dtype.size

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from dnnmem_tune.frontends.tensorflow.recurrent import workspace_bytes
 from dnnmem_tune.ir.graph import Workspace
 from dnnmem_tune.ir.size import Polynomial
 from dnnmem_tune.operators.convolution import Direction, convolution_scratch
@@ -59,6 +60,12 @@ def _filter_gradient(operation: Any) -> tuple[Workspace, ...]:
     itemsize = operation.inputs[0].dtype.size
     taken = [_padded(operation, data, weight, output, itemsize), _fixed(itemsize, weight)]
     return (*filter(None, taken), _workspace(operation, Direction.FILTER_GRADIENT, data, weight, output))
+
+
+def _recurrent(operation: Any) -> tuple[Workspace, ...]:
+    if not operation.inputs[0].shape.is_fully_defined():
+        return ()
+    return (Workspace(size=Polynomial(workspace_bytes(operation))),)
 
 
 def _is_matrix_product(operation: Any, weight: _Shape) -> bool:
@@ -121,5 +128,7 @@ _RULES: dict[str, Callable[[Any], tuple[Workspace, ...]]] = {
     "_FusedConv2D": _forward,
     "Conv2DBackpropInput": _data_gradient,
     "Conv2DBackpropFilter": _filter_gradient,
+    "CudnnRNNV3": _recurrent,
+    "CudnnRNNBackpropV3": _recurrent,
 }
 """Kind -> rule. Depthwise kernels are TensorFlow's own and take nothing."""

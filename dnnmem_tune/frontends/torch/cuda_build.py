@@ -27,6 +27,7 @@ from dnnmem_tune.frontends.torch import (
     device_guard,
     fallback,
     host_side,
+    recurrent,
     refusals,
 )
 from dnnmem_tune.frontends.torch.fake_mode import FakeCudaMode
@@ -53,6 +54,7 @@ def install(
     fallback.install()
     host_side.install()
     refusals.install()
+    recurrent.install_flattening()
     _admit_fake_tensors()
     return mode
 
@@ -63,8 +65,7 @@ def _override_operators(compute_capability: tuple[int, int]) -> None:
         "scaled_dot_product_attention": functools.partial(
             attention.scaled_dot_product_attention, compute_capability
         ),
-        "lstm.input": cudnn.lstm,
-        "gru.input": cudnn.gru,
+        **recurrent.overrides(),
         "batch_norm": cudnn.batch_norm,
         "ctc_loss.Tensor": ctc.ctc_loss,
     }

@@ -167,7 +167,7 @@ class Recorder(TorchDispatchMode):
             self.take_cublas_workspace()
 
     def take_cublas_workspace(self) -> None:
-        """The first matrix product of a thread, forward or backward, allocates the workspace of its handle."""
+        """Record the workspace of this thread's handle, at its first matrix product in forward or backward."""
         thread = self.attribution.in_backward
         if thread not in self._cublas_handles:
             self._cublas_handles.add(thread)

@@ -53,7 +53,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             card = load(self._setup["emulator"], decode_card(self._setup["card"]))
-            spec.loader = _Loader(spec.loader, lambda: _Watch(self._setup, card).install())
+            spec.loader = _Loader(spec.loader, lambda: Watch(self._setup, card).install())
         return spec
 
 
@@ -79,11 +79,12 @@ class _Loader(importlib.abc.Loader):
         return getattr(self._inner, name)
 
 
-class _Watch:
+class Watch:
     """Counts optimizer steps, cuts phases, notes where things are, and stops the program."""
 
-    def __init__(self, setup: dict[str, Any], card: LoadedCard) -> None:
+    def __init__(self, setup: dict[str, Any], card: LoadedCard, at_end: Callable[[], None] | None = None) -> None:
         self.setup = setup
+        self.at_end = at_end
         self.card = card
         self.pid = os.getpid()
         self.steps: Counter[int] = Counter()
@@ -91,6 +92,7 @@ class _Watch:
         self.error: tuple[str, Place | None] | None = None
         self.workspaces: set[int] = set()
         self.is_over = False
+        self.missing_bytes = 0
         self.meter: PeakMeter
         self.host_values: HostValues
 
@@ -199,6 +201,7 @@ class _Watch:
         place = place_here()
         if place is None and self.backward:
             place = self.backward[-1].place
+        self.missing_bytes = max(0, segment - free)
         message = f"PyTorch asked the card for {format_bytes(segment)} more, and {format_bytes(free)} were free"
         self._stop(Ending.OUT_OF_MEMORY, message, place)
 
@@ -228,6 +231,8 @@ class _Watch:
 
     def _write(self, ending: Ending, message: str = "", place: Place | None = None) -> None:
         self.is_over = True
+        if self.at_end is not None:
+            self.at_end()
         outcome = self._outcome(ending, message, place)
         file = Path(self.setup["results"]) / f"{self.pid}.json"
         partial = file.with_suffix(".partial")
@@ -262,6 +267,7 @@ class _Watch:
             peak_device_bytes=self.card.peak_bytes(),
             peak_place=peak_place,
             peak_phase=max(phases, key=lambda phase: phase.allocated_bytes).name if phases else "",
+            missing_bytes=self.missing_bytes,
             num_retries=num_retries,
             host_reads=dict(self.host_values.places),
             notes=(*self.host_values.notes(), *self.card.notes(decode_card(self.setup["card"]))),

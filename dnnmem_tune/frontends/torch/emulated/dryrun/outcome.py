@@ -76,6 +76,9 @@ class ProcessOutcome:
     peak_device_bytes: int = 0
     """Of the card, with its context."""
 
+    missing_bytes: int = 0
+    """How much more than was free the card was asked for when memory ran out; the run as a whole may lack more."""
+
     peak_place: Place | None = None
     """Where the allocator's peak was reached."""
 
