@@ -31,6 +31,12 @@ class Tensor:
     module: str = ""
     """Path of the module that a resident tensor belongs to; other tensors have their operator's."""
 
+    made_with: tuple[Polynomial, ...] = ()
+    """Bytes of what is taken before a resident tensor is made and given back after: random numbers to be scaled.
+
+    Gone before the first step, but they decide where the tensor lies.
+    """
+
     alias_of: int | None = None
     """Index of an earlier tensor whose storage it shares whatever the order: reshapes, reads of a variable."""
 

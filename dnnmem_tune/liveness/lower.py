@@ -68,7 +68,12 @@ class _Writer:
         for index, tensor in enumerate(self._graph.tensors):
             if tensor.resident and self._plan.owner[index] == index:
                 self._operations.append(Operation(tensor.name, tensor.module, Phase.BUILD, -1))
-                self._request(Storage(tensor.size, tensor.category, len(self._operations) - 1))
+                number = len(self._operations) - 1
+                around = [
+                    self._request(Storage(nbytes, Category.TEMPORARY, number)) for nbytes in tensor.made_with
+                ]
+                self._request(Storage(tensor.size, tensor.category, number))
+                self._events += [~storage for storage in around]
         self._marks.append(Mark("build", len(self._events)))
 
     def _step(self, order: Sequence[int], step: int) -> list[int]:

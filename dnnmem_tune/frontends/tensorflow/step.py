@@ -10,13 +10,20 @@ import keras
 import tensorflow as tf
 
 from dnnmem_tune.errors import UnsupportedError, WorkloadError
-from dnnmem_tune.frontends.tensorflow.weightless import as_on_a_gpu
+from dnnmem_tune.frontends.tensorflow.weightless import IS_RANDOM, as_on_a_gpu
 from dnnmem_tune.ir.trace import Category
 
 _RETURNS = (
     "build must return a compiled Keras model or a function that runs one training step, and the "
     "specification of its inputs: return model, (tf.TensorSpec(...), tf.TensorSpec(...))"
 )
+
+
+_DRAWS = 2
+"""A random value is drawn, multiplied and shifted, each into a buffer of its own; the last becomes the variable's.
+
+Source: ``keras/src/backend/tensorflow/random.py``; seen in the allocator's log of TensorFlow 2.21.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,9 @@ class Variable:
 
     nbytes: int
     category: Category
+
+    num_draws: int = 0
+    """Buffers of its size from which its first value is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +158,7 @@ def _variable(variable: Any, category: Category) -> Variable:
         name=variable.path,
         nbytes=(shape.num_elements() or 0) * tf.as_dtype(variable.dtype).size,
         category=category,
+        num_draws=_DRAWS if getattr(variable, IS_RANDOM, False) else 0,
     )
 
 

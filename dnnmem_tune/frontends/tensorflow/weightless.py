@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import core
 from tensorflow.python.ops import resource_variable_ops
 
 _FEWEST_ELEMENTS = 4096
 """Variables below this keep their values: counters, seeds, scales, which Python code may read."""
+
+IS_RANDOM = "_dnnmem_is_random"
+"""Attribute of a Keras variable: whether its first value is drawn."""
 
 
 @contextlib.contextmanager
@@ -37,6 +41,7 @@ def _without_value(variable: Any) -> Any:
     with_value = variable._initialize_with_initializer
 
     def initialize(self: Any, initializer: Any) -> None:
+        setattr(self, IS_RANDOM, isinstance(initializer, keras.initializers.RandomNormal.__base__))
         if math.prod(self._shape) < _FEWEST_ELEMENTS:
             with_value(self, initializer)
             return
