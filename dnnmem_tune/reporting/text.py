@@ -157,9 +157,9 @@ class TextReport:
     def _peaks(self, estimate: MemoryEstimate, title: str) -> None:
         table = self._table(title, "peak", "size", "what it is")
         for name, nbytes, meaning in (
-            ("requested", estimate.peak_requested_bytes, "what PyTorch asks its allocator for"),
-            ("allocated", estimate.peak_allocated_bytes, "in blocks handed out: torch.cuda.max_memory_allocated"),
-            ("reserved", estimate.peak_reserved_bytes, "held by the allocator: torch.cuda.max_memory_reserved"),
+            ("requested", estimate.peak_requested_bytes, _words(estimate)[0]),
+            ("allocated", estimate.peak_allocated_bytes, _words(estimate)[1]),
+            ("reserved", estimate.peak_reserved_bytes, _words(estimate)[2]),
             ("device", estimate.peak_device_bytes, "reserved and the CUDA context: what nvidia-smi shows"),
             ("limit", estimate.limit_bytes, "what the job may take of the device"),
             ("headroom", estimate.headroom_bytes, "limit less device peak"),
@@ -265,3 +265,18 @@ def _compared_cells(compared: ComparedDevice) -> list[str | Text]:
         format_bytes(headroom) if headroom is not None else "",
         verdict.reason if verdict.state == "unknown" else "",
     ]
+
+
+def _words(estimate: MemoryEstimate) -> tuple[str, str, str]:
+    """Say what requested, allocated and reserved are in the words of the framework."""
+    if estimate.provenance.framework.startswith("tensorflow"):
+        return (
+            "what TensorFlow asks its allocator for",
+            "in chunks handed out: the peak of tf.config.experimental.get_memory_info",
+            "what of the allocator's pool is reached; without memory growth nvidia-smi shows all of it",
+        )
+    return (
+        "what PyTorch asks its allocator for",
+        "in blocks handed out: torch.cuda.max_memory_allocated",
+        "held by the allocator: torch.cuda.max_memory_reserved",
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from dnnmem_tune.frontends.base import RecordRequest
+from dnnmem_tune.frontends.tensorflow.calls import LOOPS
 from dnnmem_tune.frontends.tensorflow.grappler import optimise
 from dnnmem_tune.frontends.tensorflow.lower import lower_graph
 from dnnmem_tune.frontends.tensorflow.step import TracedStep, trace_step
@@ -22,6 +23,8 @@ _FAST_NOTE = (
     "The graph was not optimised before it was estimated (fast recorder): for most models that moves the peak by "
     "a few per cent, for one of fourteen by 52 %."
 )
+
+_LOOP_NOTE = "The step has loops, so the graph was estimated as it was traced, before TensorFlow's graph optimiser."
 
 
 def record_job(reference: str, request: RecordRequest, *, fast: bool = False) -> MemoryTrace:
@@ -51,6 +54,9 @@ def graph_of(reference: str, request: RecordRequest, *, fast: bool = False) -> G
 def _executed(step: TracedStep, request: RecordRequest, fast: bool) -> tuple[tf.Graph, TracedStep]:
     if fast:
         return step.function.graph, replace(step, notes=(*step.notes, _FAST_NOTE))
+    if any(operation.type in LOOPS for operation in step.function.graph.get_operations()):
+        # Grappler takes loops apart, and with them what says how often they run.
+        return step.function.graph, replace(step, notes=(*step.notes, _LOOP_NOTE))
     graph: Any = optimise(
         step.function,
         compute_capability=request.compute_capability,

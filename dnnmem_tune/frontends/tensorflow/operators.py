@@ -16,16 +16,20 @@ ALIASES = frozenset(
         "CheckNumerics",
         "EnsureShape",
         "ExpandDims",
+        "Enter",
+        "Exit",
         "Identity",
         "IdentityN",
+        "Merge",
         "PreventGradient",
         "Reshape",
         "Snapshot",
         "Squeeze",
         "StopGradient",
+        "Switch",
     }
 )
-"""Output ``k`` lies in the buffer of input ``k``. Source: ``identity_op.h``, ``reshape_op.h``, ``shape_ops.h``."""
+"""Output ``k`` lies in the buffer of input ``k``. Source: ``identity_op.h``, ``reshape_op.h``, ``shape_ops.h``, ``control_flow_ops.cc``."""
 
 _FIRST = ((0, 0),)
 _EITHER = ((0, 0), (0, 1))

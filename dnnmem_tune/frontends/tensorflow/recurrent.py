@@ -33,8 +33,9 @@ def workspace_bytes(operation: Any) -> int:
 def _network(operation: Any) -> tuple[RecurrentNetwork, int, int]:
     """Return the network, its padded steps of all samples, and the bytes of an element."""
     data, hidden = operation.inputs[0], operation.inputs[1]
-    steps, batch, width = data.shape.as_list()
-    layers_and_directions, _batch, units = hidden.shape.as_list()
+    first, second, width = data.shape.as_list()
+    units = hidden.shape[2]
+    layers_and_directions = hidden.shape[0 if operation.get_attr("time_major") else 1]
     num_directions = 2 if operation.get_attr("direction") == b"bidirectional" else 1
     network = RecurrentNetwork(
         mode=_MODES[operation.get_attr("rnn_mode").decode()],
@@ -43,4 +44,4 @@ def _network(operation: Any) -> tuple[RecurrentNetwork, int, int]:
         num_layers=layers_and_directions // num_directions,
         num_directions=num_directions,
     )
-    return network, steps * batch, data.dtype.size
+    return network, first * second, data.dtype.size
