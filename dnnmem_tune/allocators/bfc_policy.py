@@ -5,7 +5,7 @@ The defaults are those of TensorFlow 2.21. How the allocator uses them is in ``b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -172,7 +172,7 @@ def _mebibytes(text: str) -> int:
     return int(text) * MIB
 
 
-_READERS = {
+_READERS: dict[str, tuple[str, Callable[[str], bool | int | float]]] = {
     "allow_growth": ("allow_growth", _boolean),
     "garbage_collection": ("garbage_collection", _boolean),
     "memory_fraction": ("memory_fraction", float),

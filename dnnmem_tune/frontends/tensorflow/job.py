@@ -24,7 +24,9 @@ _FAST_NOTE = (
     "a few per cent, for one of fourteen by 52 %."
 )
 
-_LOOP_NOTE = "The step has loops, so the graph was estimated as it was traced, before TensorFlow's graph optimiser."
+_LOOP_NOTE = (
+    "The step has loops, so the graph was estimated as it was traced, before TensorFlow's graph optimiser."
+)
 
 
 def record_job(reference: str, request: RecordRequest, *, fast: bool = False) -> MemoryTrace:

@@ -91,8 +91,8 @@ class _Lowering:
             num_runs = 1
         elif operation.type in LOOPS:
             self._notes.append(
-                f"The loop {operation.name} is counted by one iteration of {num_runs}, and by all that it appends to "
-                "lists."
+                f"The loop {operation.name} is counted by one iteration of {num_runs}, "
+                "and by all that it appends to lists."
             )
         inner = _Frame(body.graph, f"{frame.prefix}{operation.name}/", frame.num_runs * num_runs)
         for given, position in zip(body.graph.inputs, body.arguments, strict=False):
@@ -141,9 +141,7 @@ class _Lowering:
             )
         )
 
-    def _output(
-        self, operation: Any, index: int, inputs: tuple[int, ...], phase: Phase, frame: _Frame
-    ) -> int:
+    def _output(self, operation: Any, index: int, inputs: tuple[int, ...], phase: Phase, frame: _Frame) -> int:
         alias = None
         if operation.type in operators.ALIASES and inputs:
             alias = inputs[min(index, len(inputs) - 1)]

@@ -26,7 +26,8 @@ def open_tensorflow(workload: Any, params: dict[str, Any], tracing: Tracing) -> 
     """
     if tracing.recorder == "emulated":
         raise UsageError(
-            "recorder 'emulated' is for PyTorch; for TensorFlow choose 'auto', or 'fake' to skip its graph optimiser"
+            "recorder 'emulated' is for PyTorch; for TensorFlow choose 'auto', "
+            "or 'fake' to skip its graph optimiser"
         )
     reference = workload if isinstance(workload, str) else locate(workload)
     recorder = TensorFlowRecorder(

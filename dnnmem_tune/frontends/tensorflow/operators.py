@@ -29,7 +29,10 @@ ALIASES = frozenset(
         "Switch",
     }
 )
-"""Output ``k`` lies in the buffer of input ``k``. Source: ``identity_op.h``, ``reshape_op.h``, ``shape_ops.h``, ``control_flow_ops.cc``."""
+"""Output ``k`` lies in the buffer of input ``k``.
+
+Source: ``identity_op.h``, ``reshape_op.h``, ``shape_ops.h``, ``control_flow_ops.cc``.
+"""
 
 _FIRST = ((0, 0),)
 _EITHER = ((0, 0), (0, 1))

@@ -87,9 +87,7 @@ def _padded(operation: Any, data: _Shape, weight: _Shape, output: _Shape, itemsi
     return _fixed(itemsize, tuple(grown)) if tuple(grown) != data else None
 
 
-def _workspace(
-    operation: Any, direction: Direction, data: _Shape, weight: _Shape, output: _Shape
-) -> Workspace:
+def _workspace(operation: Any, direction: Direction, data: _Shape, weight: _Shape, output: _Shape) -> Workspace:
     """Return cuDNN's own workspace, without which the kernel goes on."""
     last = _channels_last(operation)
     to_first = (0, 3, 1, 2) if last else (0, 1, 2, 3)

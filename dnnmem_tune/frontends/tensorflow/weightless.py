@@ -32,7 +32,7 @@ def as_on_a_gpu() -> Iterator[None]:
     rnn = importlib.import_module("keras.src.backend.tensorflow.rnn")
     with (
         mock.patch.object(core.Variable, "_initialize_with_initializer", _without_value(core.Variable)),
-        mock.patch.object(rnn, "_is_gpu_available", lambda: True),
+        mock.patch.object(rnn, "_is_gpu_available", return_value=True),
     ):
         yield
 

@@ -44,7 +44,10 @@ def loop(batch_size: int, *, seq_len: int = 20) -> Any:
 
 def uncompiled(_batch_size: int) -> Any:
     """Return a model without a loss."""
-    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), (tf.TensorSpec((1, 4)), tf.TensorSpec((1, 4)))
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), (
+        tf.TensorSpec((1, 4)),
+        tf.TensorSpec((1, 4)),
+    )
 
 
 def unknown_shape(batch_size: int) -> Any:

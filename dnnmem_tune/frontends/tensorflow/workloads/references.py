@@ -72,4 +72,4 @@ def _required(build: Any, shown: str) -> Callable[..., Any]:
     parameters = list(inspect.signature(build).parameters.values())
     if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise WorkloadError(f"{shown} takes no batch size as its first argument; {wanted}")
-    return build  # type: ignore[no-any-return]
+    return build
