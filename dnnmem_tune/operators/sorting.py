@@ -53,7 +53,8 @@ def radix_sort_bytes(arguments: Sequence[int], _tag: str, target: KernelTarget) 
     tile = _TILES[oldest][4 if key_bytes <= 4 else 8, 4 if value_bytes <= 4 else 8]
     passes = -(-bits // _BITS_PER_PASS)
     shared = _BYTES_PER_PASS * passes + 2 * _ALIGNMENT - 1 + _BYTES_PER_TILE * -(-items // tile)
-    return _align(items * key_bytes) + _align(items * value_bytes) + shared
+    second_set = _align(items * key_bytes) + _align(items * value_bytes) if passes > 1 else 0
+    return second_set + shared
 
 
 def embedding_scratch(

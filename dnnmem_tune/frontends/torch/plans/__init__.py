@@ -9,4 +9,6 @@ from dnnmem_tune.frontends.torch.plans import matmul as matmul
 from dnnmem_tune.frontends.torch.plans import normalization as normalization
 from dnnmem_tune.frontends.torch.plans import recurrent as recurrent
 from dnnmem_tune.frontends.torch.plans import reductions as reductions
+from dnnmem_tune.frontends.torch.plans import sampling as sampling
 from dnnmem_tune.frontends.torch.plans import softmax as softmax
+from dnnmem_tune.frontends.torch.plans import spectral as spectral

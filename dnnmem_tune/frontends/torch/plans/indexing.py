@@ -53,7 +53,10 @@ def embedding_bag_backward(_recorder: Recorder, args: Any, _kwargs: Any, output:
     if mode == _MAX_MODE:
         yield Output(output)
         return
-    yield from _sum_by_index(indices, gradient, output, Temporaries(), sorts=True)
+    temporaries = Temporaries()
+    if not gradient.is_contiguous():
+        yield temporaries.take(dense_bytes(gradient))
+    yield from _sum_by_index(indices, gradient, output, temporaries, sorts=True)
 
 
 _MAX_MODE = 2
