@@ -1,8 +1,8 @@
 """A stand-in for the package ``torch._dynamo``, which costs as much to import as torch itself.
 
 Nothing is compiled in a trace, yet fake tensors read the compiler's settings, and eager
-torch asks it to keep out of optimizers. The stand-in answers that; whoever asks for
-anything else, or imports another of the package's modules, gets the real package.
+torch asks it to keep out of optimizers. The stand-in answers that, which is all that the
+built-in workloads need; code of others may look into the compiler and gets the real one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import contextlib
 import importlib
 import sys
 import types
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +23,10 @@ _FOLDER = Path(torch.__file__).parent / "_dynamo"
 class _Compiler(types.ModuleType):
     """Answers for a compiler that never compiles."""
 
-    preparing = True
-    """Whether the few modules that every trace needs are being imported."""
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if self.preparing and (_FOLDER / f"{name}.py").exists():
-            return importlib.import_module(f"{_NAME}.{name}")
-        return getattr(_load_the_real_package(), name)
-
-
-class _RealModules:
-    """Finds modules of the package for whoever imports them past the stand-in."""
-
-    @staticmethod
-    def find_spec(name: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
-        compiler = sys.modules.get(_NAME)
-        if not name.startswith(f"{_NAME}.") or not isinstance(compiler, _Compiler) or compiler.preparing:
-            return None
-        _load_the_real_package()
-        return spec_from_loader(name, _AlreadyLoaded(importlib.import_module(name)))
-
-
-class _AlreadyLoaded(Loader):
-    """Loads a module that the real package has loaded meanwhile."""
-
-    def __init__(self, module: types.ModuleType) -> None:
-        self._module = module
-
-    def create_module(self, _spec: ModuleSpec) -> types.ModuleType:
-        return self._module
-
-    def exec_module(self, _module: types.ModuleType) -> None:
-        """It has run."""
+        return importlib.import_module(f"{_NAME}.{name}")
 
 
 def install() -> None:
@@ -96,8 +63,6 @@ def install() -> None:
     # What every trace needs of it; imported here, children of the worker need not.
     importlib.import_module(f"{_NAME}.config")
     importlib.import_module(f"{_NAME}.source")
-    compiler.preparing = False
-    sys.meta_path.insert(0, _RealModules)
 
 
 def _leave_alone(function: Any = None, recursive: bool = True, **_options: Any) -> Any:
@@ -106,11 +71,3 @@ def _leave_alone(function: Any = None, recursive: bool = True, **_options: Any) 
 
 def _do_nothing(*_args: Any, **_kwargs: Any) -> None:
     """Nothing is compiled."""
-
-
-def _load_the_real_package() -> types.ModuleType:
-    if isinstance(sys.modules.get(_NAME), _Compiler):
-        del sys.modules[_NAME]
-    real = importlib.import_module(_NAME)
-    torch._dynamo = real
-    return real
