@@ -92,6 +92,11 @@ class Recorder(TorchDispatchMode):
         entry = self._live.get(tensor.untyped_storage()._cdata)
         return entry[0] if entry is not None else None
 
+    def made_by(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of the operator that allocated the storage of ``tensor``, if it is on the device."""
+        index = self.identify(tensor)
+        return self.operations[self._operation_of[index]].name if index is not None else None
+
     def mark(self, name: str) -> None:
         """Note that the part called ``name`` ends here."""
         self.marks.append(Mark(name, len(self.events)))
@@ -149,7 +154,7 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         schema_name: str = func._schema.name
         tensors = list(_tensors_of(output))
-        if not tensors or values.may_be_known(tensors[0]):
+        if not tensors or values.may_follow(func, tensors[0]):
             values.follow(func, args, kwargs, output)
         if not any(tensor.device.type == "cuda" for tensor in tensors):
             return
@@ -254,15 +259,30 @@ def _category_by_lifetime(operation: Operation, *, saved: bool) -> Category:
         case Phase.OPTIMIZER:
             return Category.TEMPORARY
         case Phase.FORWARD:
-            if not operation.module and operation.name.startswith(_INPUT_OPERATORS):
+            name = operation.name.partition(".")[0]
+            if not operation.module and name in _INPUT_OPERATORS:
                 return Category.INPUT
+            if not operation.module and name == "aten::ones_like":
+                return Category.OUTPUT_GRADIENT  # where a backward pass starts
             return Category.ACTIVATION if saved else Category.TEMPORARY
 
 
-_INPUT_OPERATORS = (
-    "aten::_to_copy", "aten::rand", "aten::zeros", "aten::ones", "aten::full", "aten::empty", "aten::arange",
-    "aten::lift_fresh",
-)  # fmt: skip
+_INPUT_OPERATORS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_to_copy",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "arange",
+        "lift_fresh",
+    )
+)
 """How a batch gets to the device: a copy, or a synthetic batch made there."""
 
 
