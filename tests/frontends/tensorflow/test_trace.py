@@ -147,9 +147,7 @@ def test_bad_workloads_are_refused_in_one_line(function: str, message: str) -> N
 
 def test_an_unknown_model_is_refused_with_the_names_there_are() -> None:
     """A misspelt name must not be taken for a module."""
-    with pytest.raises(
-        DnnMemError, match=r"no TensorFlow workload 'vgg17'.*built in: bert-base, inception"
-    ):
+    with pytest.raises(DnnMemError, match=r"no TensorFlow workload 'vgg17'.*built in: bert-base, inception"):
         trace("vgg17", 8)
 
 
