@@ -1,0 +1,530 @@
+"""From a model to a flat list of nodes with sizes: every node's type inferred in turn, bodies and functions walked.
+
+Every dimension of the inputs has a number here. Each node's output types are inferred from its input
+types by the operator's own schema, and shape arithmetic is evaluated (``values``). What depends on data is bounded,
+so that everything after it has a size too. Symbols, and their algebra, are never needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnnmem_tune.errors import WorkloadError
+from dnnmem_tune.frontends.onnx.bounds import bounded_shape, copied_schema, largest_shape, unlisted_shape
+from dnnmem_tune.frontends.onnx.flat import FlatModel, Node, TensorType
+from dnnmem_tune.frontends.onnx.reading import import_onnx
+from dnnmem_tune.frontends.onnx.values import MAX_ELEMENTS, Array, evaluate
+
+_STANDARD = ("", "ai.onnx")
+
+_NOT_FOLDED = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+    | {"DequantizeLinear"}
+)
+"""Operators that run even where all their inputs are constants.
+
+ONNX Runtime keeps ``DequantizeLinear``, so that weights stay quantised (``constant_folding.cc``).
+"""
+
+_MOST_NODES = 1_000_000
+"""Nodes after expansion; functions that call functions can ask for more than any memory holds."""
+
+
+class Flattener:
+    """Walks one model at one set of dimensions.
+
+    Args:
+        model: A ``ModelProto``; it is not changed.
+        shapes: Name of an input -> its shape.
+        batch: The batch size asked for, and the one that the file was exported for where that is another.
+        trip_counts: Name of a ``Loop`` node -> how often it runs, where the file does not say.
+
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        batch: tuple[int, int | None] = (1, None),
+        trip_counts: Mapping[str, int] | None = None,
+    ) -> None:
+        self._onnx = import_onnx()
+        self._model = model
+        self._shapes = shapes
+        self._batch, self._exported_batch = batch
+        self._trip_counts = dict(trip_counts or {})
+        self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
+        self._values: dict[str, Array] = {}
+        self._fixed: set[str] = set()
+        self._inexact: set[str] = set()
+        self._depth = 0
+        self._flat = FlatModel()
+
+    def flatten(self) -> FlatModel:
+        """Return the nodes that run, with the type of every value.
+
+        Raises:
+            WorkloadError: If the graph is no graph, or a node cannot take what it gets.
+
+        """
+        graph, flat = self._model.graph, self._flat
+        scope: dict[str, str] = {"": ""}
+        self._read_initializers(graph, scope, "")
+        for value in graph.input:
+            if value.name not in scope:
+                self._read_input(value, scope)
+        opsets = {entry.domain: entry.version for entry in self._model.opset_import}
+        self._walk(_ordered(graph.node, scope, "the graph"), scope, opsets, "", 1)
+        for value in graph.output:
+            if value.name not in scope:
+                raise WorkloadError(f"output {value.name!r} of the model is made by no node")
+            flat.outputs.append(scope[value.name])
+        read = {name for node in flat.nodes for name in node.inputs} | set(flat.outputs)
+        flat.weights = [name for name in flat.types if name in self._fixed and name in read]
+        return flat
+
+    def _read_initializers(self, graph: Any, scope: dict[str, str], prefix: str) -> None:
+        for tensor in graph.initializer:
+            name = prefix + tensor.name
+            if any(extent < 0 for extent in tensor.dims):
+                raise WorkloadError(f"weight {name!r} has the shape {list(tensor.dims)}; no extent can be negative")
+            self._declare(name, tensor.data_type, tuple(tensor.dims))
+            self._fixed.add(name)
+            scope[tensor.name] = name
+            if math.prod(tensor.dims) <= MAX_ELEMENTS:
+                self._read_value(name, tensor)
+        for sparse in graph.sparse_initializer:
+            name = prefix + sparse.values.name
+            self._declare(name, sparse.values.data_type, tuple(sparse.dims))
+            self._fixed.add(name)
+            scope[sparse.values.name] = name
+
+    def _read_value(self, name: str, tensor: Any) -> None:
+        if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
+            return
+        try:
+            self._values[name] = self._onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError) as error:
+            raise WorkloadError(
+                f"the constant {name!r} has the shape {list(tensor.dims)} but not that many values"
+            ) from error
+
+    def _read_input(self, value: Any, scope: dict[str, str]) -> None:
+        if not value.type.HasField("tensor_type"):
+            self._declare(value.name, self._onnx.TensorProto.UINT8, (0,))
+            self._inexact.add(value.name)
+            self._flat.unknown["input that is no tensor"] += 1
+        else:
+            self._declare(value.name, value.type.tensor_type.elem_type, self._shapes[value.name])
+        scope[value.name] = value.name
+        self._flat.inputs.append(value.name)
+
+    def _declare(self, name: str, element: int, shape: tuple[int, ...]) -> TensorType:
+        self._flat.types[name] = declared = self._tensor_type(element, shape)
+        return declared
+
+    def _tensor_type(self, element: int, shape: tuple[int, ...]) -> TensorType:
+        bits, is_float = _element(self._onnx, element)
+        return TensorType(element, shape, bits, is_float)
+
+    def _walk(self, nodes: Sequence[Any], scope: dict[str, str], opsets: dict[str, int], prefix: str, times: int) -> None:
+        for index, node in enumerate(nodes):
+            name = prefix + (node.name or f"{node.op_type}_{index}")
+            missing = [given for given in node.input if given not in scope]
+            if missing:
+                raise WorkloadError(f"node {name!r} ({node.op_type}) reads {missing[0]!r}, which nothing makes")
+            function = self._functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+            if function is not None:
+                self._call(function, node, scope, name, times)
+            elif node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan"):
+                walk = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type]
+                walk(node, scope, opsets, name, times)
+            else:
+                self._visit(node, scope, opsets, name, prefix, times)
+
+    # Control flow and functions
+
+    def _call(self, function: Any, node: Any, scope: dict[str, str], name: str, times: int) -> None:
+        """Expand a call of a local function."""
+        self._enter(name)
+        inner = {"": ""}
+        given = [scope[argument] for argument in node.input]
+        inner.update(zip(function.input, [*given, *[""] * (len(function.input) - len(given))], strict=True))
+        attributes = {attribute.name: attribute for attribute in function.attribute_proto}
+        attributes.update({attribute.name: attribute for attribute in node.attribute})
+        opsets = {entry.domain: entry.version for entry in function.opset_import}
+        nodes = [self._with_attributes(child, attributes) for child in _ordered(function.node, inner, name)]
+        self._walk(nodes, inner, opsets, f"{name}/", times)
+        for result, inside in zip(node.output, function.output, strict=False):
+            scope[result] = inner[inside]
+        self._depth -= 1
+
+    def _with_attributes(self, node: Any, attributes: Mapping[str, Any]) -> Any:
+        """Return a function's node with the attributes of the call in place of references to them."""
+        if not any(attribute.ref_attr_name for attribute in node.attribute):
+            return node
+        copy = self._onnx.NodeProto()
+        copy.CopyFrom(node)
+        del copy.attribute[:]
+        for attribute in node.attribute:
+            if not attribute.ref_attr_name:
+                copy.attribute.add().CopyFrom(attribute)
+            elif attribute.ref_attr_name in attributes:
+                added = copy.attribute.add()
+                added.CopyFrom(attributes[attribute.ref_attr_name])
+                added.name = attribute.name
+        return copy
+
+    def _body(
+        self, graph: Any, scope: dict[str, str], opsets: dict[str, int], prefix: str, times: int
+    ) -> list[str]:
+        """Walk a body, whose inputs are in ``scope`` already; return the names of its outputs."""
+        self._enter(prefix)
+        inner = dict(scope)
+        self._read_initializers(graph, inner, prefix)
+        self._walk(_ordered(graph.node, inner, prefix), inner, opsets, prefix, times)
+        self._depth -= 1
+        return [inner[value.name] for value in graph.output]
+
+    def _if(self, node: Any, scope: dict[str, str], opsets: dict[str, int], name: str, times: int) -> None:
+        """Walk the branch that is taken; where that is not known, the one that makes more bytes."""
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
+        condition = self._values.get(scope[node.input[0]])
+        if condition is not None:
+            taken = "then_branch" if condition.any() else "else_branch"
+            results = self._body(branches[taken], scope, opsets, f"{name}/", times)
+        else:
+            outcomes = []
+            for branch in ("then_branch", "else_branch"):
+                start = len(self._flat.nodes)
+                results = self._body(branches[branch], scope, opsets, f"{name}/{branch}/", times)
+                nodes = self._flat.nodes[start:]
+                del self._flat.nodes[start:]
+                made = {output for child in nodes for output in child.outputs} | set(results)
+                outcomes.append((sum(self._flat.types[output].nbytes for output in made if output), nodes, results))
+            _, nodes, results = max(outcomes, key=lambda outcome: outcome[0])
+            self._flat.nodes.extend(nodes)
+            self._inexact.update(results)
+            if outcomes[0][0] != outcomes[1][0]:
+                self._flat.bounded["If"] += 1
+        scope.update(zip(node.output, results, strict=False))
+
+    def _loop(self, node: Any, scope: dict[str, str], opsets: dict[str, int], name: str, times: int) -> None:
+        body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+        trips = self._trip_count(node, scope, name)
+        inner = dict(scope)
+        carried = [scope[given] for given in node.input[2:]]
+        for value in body.input[:2]:
+            inner[value.name] = f"{name}/{value.name}"
+        self._declare(inner[body.input[0].name], self._onnx.TensorProto.INT64, ())
+        self._declare(inner[body.input[1].name], self._onnx.TensorProto.BOOL, ())
+        self._flat.on_host.update(inner[value.name] for value in body.input[:2])
+        for value, given in zip(body.input[2:], carried, strict=False):
+            inner[value.name] = self._carry(given, f"{name}/{value.name}")
+        results = self._body(body, inner, opsets, f"{name}/", times * max(1, trips))[1:]
+        self._stack(results[len(carried) :], node.output[len(carried) :], scope, name, trips, times)
+        scope.update(zip(node.output, results[: len(carried)], strict=False))
+
+    def _scan(self, node: Any, scope: dict[str, str], opsets: dict[str, int], name: str, times: int) -> None:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        body, num_scanned = attributes["body"].g, attributes["num_scan_inputs"].i
+        num_carried = len(node.input) - num_scanned
+        inner = dict(scope)
+        trips = 1
+        for index, (value, given) in enumerate(zip(body.input, node.input, strict=False)):
+            outer = self._flat.types[scope[given]]
+            inner[value.name] = f"{name}/{value.name}"
+            if index < num_carried:
+                inner[value.name] = self._carry(scope[given], inner[value.name])
+            else:
+                trips = outer.shape[0] if outer.shape else 1
+                self._declare(inner[value.name], outer.element, outer.shape[1:])
+        results = self._body(body, inner, opsets, f"{name}/", times * max(1, trips))
+        self._stack(results[num_carried:], node.output[num_carried:], scope, name, trips, times)
+        scope.update(zip(node.output, results[:num_carried], strict=False))
+
+    def _carry(self, given: str, name: str) -> str:
+        """Return a body's own name for what a loop carries: its value changes, so that it is not evaluated."""
+        outer = self._flat.types[given]
+        self._declare(name, outer.element, outer.shape)
+        node = Node("Identity", name, (given,), (name,), {})
+        if given in self._flat.on_host and outer.num_elements <= MAX_ELEMENTS:
+            self._flat.on_host.add(name)
+        else:
+            self._flat.nodes.append(node)
+        return name
+
+    def _stack(
+        self, slices: Sequence[str], outputs: Sequence[str], scope: dict[str, str], name: str, trips: int, times: int
+    ) -> None:
+        """Collect what every iteration gives into one tensor."""
+        for inside, output in zip(slices, outputs, strict=False):
+            one = self._flat.types[inside]
+            stacked = f"{name}/{output}"
+            self._declare(stacked, one.element, (trips, *one.shape))
+            self._flat.nodes.append(Node("LoopStack", f"{name}/{output}", (inside,), (stacked,), {}, times))
+            scope[output] = stacked
+
+    def _trip_count(self, node: Any, scope: dict[str, str], name: str) -> int:
+        limit = self._values.get(scope[node.input[0]]) if node.input and node.input[0] else None
+        if name in self._trip_counts or node.name in self._trip_counts:
+            return self._trip_counts.get(name, self._trip_counts.get(node.name, 1))
+        if limit is not None and limit.size == 1 and 0 <= int(limit.ravel()[0]) < 1 << 31:
+            return int(limit.ravel()[0])
+        self._flat.unknown["Loop"] += 1
+        self._flat.notes.append(f"How often the loop {name} runs is not in the file; once was taken.")
+        return 1
+
+    def _enter(self, name: str) -> None:
+        self._depth += 1
+        if self._depth > 64:
+            raise WorkloadError(f"functions or bodies are nested more than 64 deep at {name!r}: they call themselves")
+
+    # One node
+
+    def _visit(
+        self, node: Any, scope: dict[str, str], opsets: dict[str, int], name: str, prefix: str, times: int
+    ) -> None:
+        if len(self._flat.nodes) >= _MOST_NODES:
+            raise WorkloadError(f"the model has more than {_MOST_NODES} nodes once its functions are expanded")
+        inputs = tuple(scope[given] for given in node.input)
+        outputs = tuple(prefix + output if output else "" for output in node.output)
+        attributes = self._attributes(node)
+        scope.update((output, known) for output, known in zip(node.output, outputs, strict=True) if output)
+        if node.op_type == "Constant" and node.domain in _STANDARD:
+            self._constant(node, outputs[0])
+            return
+        computed = self._evaluated(node, inputs, attributes, len(outputs))
+        if computed is not None:
+            for output, array in zip(outputs, computed, strict=False):
+                self._keep_value(output, array)
+            if all(given in self._fixed for given in inputs if given) and inputs:
+                self._fixed.update(outputs)
+            return
+        for output, tensor in self._infer(node, inputs, outputs, attributes, opsets, name).items():
+            self._flat.types[output] = tensor
+        if inputs and node.op_type not in _NOT_FOLDED and all(given in self._fixed for given in inputs if given):
+            self._fixed.update(output for output in outputs if output)
+            return
+        op = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
+        self._flat.nodes.append(Node(op, name, inputs, outputs, attributes, times))
+
+    def _evaluated(
+        self, node: Any, inputs: Sequence[str], attributes: Mapping[str, Any], num_outputs: int
+    ) -> list[Array] | None:
+        if node.domain not in _STANDARD:
+            return None
+        if node.op_type in ("Shape", "Size"):
+            shape = self._flat.types[inputs[0]].shape
+            if node.op_type == "Size":
+                return [np.array(math.prod(shape), dtype=np.int64)]
+            return [np.array(shape[attributes.get("start", 0) : attributes.get("end")], dtype=np.int64)]
+        if any(given and given not in self._values for given in inputs) or not inputs:
+            return None
+        arguments = [self._values[given] if given else None for given in inputs]
+        if node.op_type == "Cast":
+            attributes = {"to": self._onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])}
+        elif node.op_type == "Split":
+            attributes = {"num_outputs": num_outputs, **attributes}
+        return evaluate(node.op_type, arguments, attributes)
+
+    def _keep_value(self, name: str, array: Array) -> None:
+        if not name:
+            return
+        self._declare(name, self._onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        self._values[name] = array
+        self._flat.on_host.add(name)
+
+    def _constant(self, node: Any, output: str) -> None:
+        attribute = node.attribute[0]
+        if attribute.name == "value":
+            self._declare(output, attribute.t.data_type, tuple(attribute.t.dims))
+            self._fixed.add(output)
+            if math.prod(attribute.t.dims) <= MAX_ELEMENTS:
+                self._read_value(output, attribute.t)
+        elif attribute.name == "sparse_value":
+            self._declare(output, attribute.sparse_tensor.values.data_type, tuple(attribute.sparse_tensor.dims))
+            self._fixed.add(output)
+        else:
+            value = self._onnx.helper.get_attribute_value(attribute)
+            is_float = attribute.name in ("value_float", "value_floats")
+            if attribute.name in ("value_string", "value_strings"):
+                self._declare(output, self._onnx.TensorProto.STRING, ())
+            else:
+                self._keep_value(output, np.array(value, dtype=np.float32 if is_float else np.int64))
+            self._fixed.add(output)
+
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        kinds = self._onnx.AttributeProto
+        plain = (kinds.FLOAT, kinds.INT, kinds.STRING, kinds.FLOATS, kinds.INTS, kinds.STRINGS)
+        attributes = {}
+        for attribute in node.attribute:
+            if attribute.type in plain:
+                value = self._onnx.helper.get_attribute_value(attribute)
+                attributes[attribute.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+            elif attribute.type == kinds.TENSOR and math.prod(attribute.t.dims) <= MAX_ELEMENTS:
+                attributes[attribute.name] = self._onnx.numpy_helper.to_array(attribute.t)
+        return attributes
+
+    # Types
+
+    def _infer(
+        self,
+        node: Any,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        attributes: Mapping[str, Any],
+        opsets: dict[str, int],
+        name: str,
+    ) -> dict[str, TensorType]:
+        """Return the type of each output; where it depends on data, the largest it can be."""
+        inexact = any(given in self._inexact for given in inputs)
+        found = self._by_schema(node, inputs, opsets, name, inexact)
+        given = [self._flat.types[value] if value else None for value in inputs]
+        values = [self._values.get(value) for value in inputs]
+        types: dict[str, TensorType] = {}
+        for index, (local, output) in enumerate(zip(node.output, outputs, strict=True)):
+            if not output:
+                continue
+            proto = found.get(local)
+            element, shape = self._partial(proto)
+            if element is None:
+                element = next((tensor.element for tensor in given if tensor), self._onnx.TensorProto.FLOAT)
+            if shape is None or None in shape:
+                known = unlisted_shape(node.op_type, given, values, attributes, index)
+                bound = bounded_shape(node.op_type, given, values, attributes, shape) if known is None else None
+                if known is None:
+                    self._inexact.add(output)
+                    (self._flat.unknown if bound is None else self._flat.bounded)[node.op_type] += 1
+                shape = known or bound or largest_shape(given, shape)
+            elif inexact:
+                self._inexact.add(output)
+            types[output] = self._tensor_type(element, tuple(int(extent or 0) for extent in shape))
+        return types
+
+    def _by_schema(
+        self, node: Any, inputs: tuple[str, ...], opsets: dict[str, int], name: str, inexact: bool
+    ) -> dict[str, Any]:
+        onnx = self._onnx
+        node, domain = copied_schema(onnx, node)
+        try:
+            schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, onnx.defs.onnx_opset_version()), domain)
+        except onnx.defs.SchemaError:
+            if node.domain in _STANDARD:
+                raise WorkloadError(
+                    f"node {name!r} calls {node.op_type}, which is no operator of the model's opset"
+                ) from None
+            return {}
+        types = {local: self._proto(self._flat.types[known]) for local, known in zip(node.input, inputs, strict=True) if local}
+        data = self._data(node, inputs)
+        try:
+            found = onnx.shape_inference.infer_node_outputs(
+                schema,
+                node,
+                types,
+                data,
+                opset_imports=[onnx.helper.make_opsetid(key, version) for key, version in opsets.items()],
+                ir_version=self._model.ir_version,
+            )
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+            if inexact:
+                return {}  # a bound need not divide or broadcast as the real extent does
+            raise WorkloadError(f"node {name!r} cannot take what it gets: {_first_line(error)}") from error
+        return dict(found)
+
+    def _data(self, node: Any, inputs: tuple[str, ...]) -> dict[str, Any]:
+        """Return the values that decide the shape of the output, as tensors."""
+        data = {}
+        for local, known in zip(node.input, inputs, strict=True):
+            value = self._values.get(known)
+            if not local or value is None or value.dtype.kind not in "iufb":
+                continue
+            if node.op_type == "Reshape" and local == node.input[1]:
+                value = self._with_batch(value, self._flat.types[inputs[0]])
+            data[local] = self._onnx.numpy_helper.from_array(np.ascontiguousarray(value), name=local)
+        return data
+
+    def _with_batch(self, target: Array, tensor: TensorType) -> Array:
+        """Return a reshape's target for the batch asked for, where the file's own is written into it."""
+        extents = [int(extent) for extent in target]
+        exported = self._exported_batch
+        if exported is None or exported == self._batch or not extents or extents[0] != exported:
+            return target
+        changed = [self._batch, *extents[1:]]
+        rest = math.prod(extent for extent in changed if extent > 0)
+        fits = tensor.num_elements % rest == 0 if -1 in changed or 0 in changed else tensor.num_elements == rest
+        return np.array(changed, dtype=target.dtype) if fits else target
+
+    def _proto(self, tensor: TensorType) -> Any:
+        return self._onnx.helper.make_tensor_type_proto(tensor.element, tensor.shape)
+
+    def _partial(self, proto: Any) -> tuple[int | None, tuple[int | None, ...] | None]:
+        """Return what inference said of an output: its element, and its axes as far as they are known."""
+        if proto is None or not proto.HasField("tensor_type"):
+            return None, None
+        tensor = proto.tensor_type
+        element = tensor.elem_type or None
+        if not tensor.HasField("shape"):
+            return element, None
+        return element, tuple(
+            int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+            for dim in tensor.shape.dim
+        )
+
+
+def _ordered(nodes: Sequence[Any], scope: Mapping[str, str], where: str) -> list[Any]:
+    """Return nodes so that each comes after what it reads; the file's own order where that does.
+
+    Raises:
+        WorkloadError: If there is no such order.
+
+    """
+    made_in = {output for node in nodes for output in node.output if output}
+    known = set(scope)
+    ordered: list[Any] = []
+    waiting = list(nodes)
+    while waiting:
+        left = []
+        for node in waiting:
+            if any(given in made_in and given not in known for given in _reads(node)):
+                left.append(node)
+                continue
+            known.update(node.output)
+            ordered.append(node)
+        if len(left) == len(waiting):
+            node = left[0]
+            raise WorkloadError(
+                f"{where} is cyclic: node {node.name or node.output[0]!r} ({node.op_type}) waits for its own result"
+            )
+        waiting = left
+    return ordered
+
+
+def _reads(node: Any) -> list[str]:
+    """Return what a node reads, what its bodies read from outside included."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            own = {value.name for value in attribute.g.input} | {tensor.name for tensor in attribute.g.initializer}
+            own |= {output for child in attribute.g.node for output in child.output}
+            inside = (name for child in attribute.g.node for name in _reads(child))
+            names.extend(name for name in [*inside, *(v.name for v in attribute.g.output)] if name not in own)
+    return names
+
+
+def _element(onnx: Any, element: int) -> tuple[int, bool]:
+    """Return bits and whether gradients flow through it."""
+    name = onnx.TensorProto.DataType.Name(element)
+    bits = 4 if "4" in name and name.startswith(("INT4", "UINT4", "FLOAT4")) else 2 if name in ("INT2", "UINT2") else 0
+    if not bits:
+        bits = 128 if name == "STRING" else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
+    return bits, name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
