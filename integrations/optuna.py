@@ -28,19 +28,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from dnnmem_tune.decisions.verdict import Verdict, VerdictState
+from dnnmem_tune.decisions.space import Choices, Numbers, Parameter, SearchSpace
+from dnnmem_tune.decisions.verdict import Verdict
 from dnnmem_tune.errors import DnnMemError, MissingPackageError, UsageError
 from dnnmem_tune.guard import MemoryGuard
 
 try:
     import optuna
-    from optuna.distributions import BaseDistribution, FloatDistribution
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.pruners import BasePruner
     from optuna.study import Study, StudyDirection
     from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState
 except ImportError as error:
     raise MissingPackageError(
-        "the Optuna integration needs the package 'optuna', which is not installed; "
+        f"the Optuna integration needs the package 'optuna', which cannot be imported ({error}); "
         'run pip install "dnnmem-tune[optuna]"'
     ) from error
 
@@ -352,6 +353,55 @@ def ask_fitting(
     )
 
 
+def space_of(distributions: Mapping[str, BaseDistribution], *, batch_param: str = "batch_size") -> SearchSpace:
+    """Return Optuna distributions as a space that ``guard.survey`` judges before the search.
+
+    Args:
+        distributions: By parameter, as ``study.ask(fixed_distributions=...)`` takes them and every
+            trial has them in ``trial.distributions``.
+        batch_param: Which of them is the batch size.
+
+    Raises:
+        UsageError: If a distribution is of a kind that is not known.
+
+    """
+    return SearchSpace(
+        parameters={name: _parameter(name, distribution) for name, distribution in distributions.items()},
+        batch_param=batch_param,
+    )
+
+
+def distributions_of(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Return a space, such as the reduced one of a survey, as Optuna distributions; constants are left out."""
+    distributions: dict[str, BaseDistribution] = {}
+    for name, kind in space.parameters.items():
+        if isinstance(kind, Choices):
+            distributions[name] = CategoricalDistribution(kind.options)
+        elif kind.whole:
+            # Optuna allows no step beside a logarithmic scale.
+            step = 1 if kind.log else int(kind.step or 1)
+            distributions[name] = IntDistribution(int(kind.low), int(kind.high), log=kind.log, step=step)
+        else:
+            distributions[name] = FloatDistribution(kind.low, kind.high, log=kind.log, step=kind.step)
+    return distributions
+
+
+def _parameter(name: str, distribution: BaseDistribution) -> Parameter:
+    match distribution:
+        case FloatDistribution():
+            return Numbers(
+                low=distribution.low, high=distribution.high, step=distribution.step, log=distribution.log
+            )
+        case IntDistribution():
+            step = distribution.step if not distribution.log else None
+            return Numbers(
+                low=distribution.low, high=distribution.high, step=step, log=distribution.log, whole=True
+            )
+        case CategoricalDistribution():
+            return Choices(tuple(distribution.choices))
+    raise UsageError(f"parameter {name!r} has the distribution {distribution!r}, which is not known")
+
+
 class _StoredTrial:
     """Write access to a trial that a pruner sees only as a copy."""
 
@@ -485,9 +535,10 @@ __all__ = [
     "MemoryConstraint",
     "MemoryPruner",
     "MemoryVeto",
-    "VerdictState",
     "ask_fitting",
+    "distributions_of",
     "memory_constraints",
     "record_outcome",
+    "space_of",
     "store_verdict",
 ]

@@ -31,24 +31,26 @@ from typing import Any
 
 import numpy as np
 
+from dnnmem_tune.decisions.space import Choices, Numbers, Parameter, SearchSpace
 from dnnmem_tune.decisions.verdict import Verdict, VerdictState
 from dnnmem_tune.errors import MissingPackageError, UsageError
 from dnnmem_tune.guard import MemoryGuard
-from dnnmem_tune.guard.keys import SEPARATOR, put, take
+from dnnmem_tune.guard.keys import SEPARATOR, nest, put, take
 
 try:
+    from ray import tune
     from ray.tune import PlacementGroupFactory
     from ray.tune.experiment import Experiment, Trial
     from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
-    from ray.tune.search.sample import Float
+    from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
     from ray.tune.search.search_generator import SearchGenerator
     from ray.tune.search.util import _set_search_properties_backwards_compatible
     from ray.tune.search.variant_generator import parse_spec_vars
-    from ray.tune.utils import merge_dicts
+    from ray.tune.utils import flatten_dict, merge_dicts
     from ray.tune.utils.util import _atomic_save, _load_newest_checkpoint
 except ImportError as error:
     raise MissingPackageError(
-        "the Ray integration needs the package 'ray[tune]', which is not installed; "
+        f"the Ray integration needs the package 'ray[tune]', which cannot be imported ({error}); "
         'run pip install "dnnmem-tune[ray]"'
     ) from error
 
@@ -306,7 +308,7 @@ class MemoryFilteredGenerator(SearchAlgorithm):
         """Return the next trial that fits; None where there is none now."""
         while not self._is_busy():
             generator = self._generators[-1]
-            trial = generator.next_trial()
+            trial: Trial | None = generator.next_trial()
             if trial is None:
                 if not generator.is_finished() or not self._start_top_up():
                     return None
@@ -495,6 +497,69 @@ def explore_fitting(
     return ExploreFitting(guard, explore, tuple(batch_sizes))
 
 
+def space_of(param_space: Mapping[str, Any], *, batch_param: str = "batch_size") -> SearchSpace:
+    """Return a Ray space as one that ``guard.survey`` judges before the search.
+
+    Args:
+        param_space: As `Tuner` takes it; nested parameters get names such as ``model/width``.
+        batch_param: Which of them is the batch size.
+
+    Raises:
+        UsageError: If a domain has no bounds (``randn``) or depends on others (``sample_from``).
+
+    """
+    parameters: dict[str, Parameter] = {}
+    constants: dict[str, Any] = {}
+    for name, value in flatten_dict(dict(param_space), prevent_delimiter=True).items():
+        path, is_grid = name.removesuffix(f"{SEPARATOR}grid_search"), name.endswith("grid_search")
+        if is_grid:
+            parameters[path] = Choices(tuple(value))
+        elif isinstance(value, Domain):
+            parameters[path] = _parameter(path, value)
+        else:
+            constants[path] = value
+    return SearchSpace(parameters=parameters, constants=constants, batch_param=batch_param)
+
+
+def param_space_of(space: SearchSpace) -> dict[str, Any]:
+    """Return a space, such as the reduced one of a survey, as Ray takes it."""
+    flat = {**space.constants, **{name: _domain(kind) for name, kind in space.parameters.items()}}
+    return nest(flat)
+
+
+def _parameter(name: str, domain: Any) -> Parameter:
+    sampler = domain.get_sampler()
+    step = getattr(sampler, "q", None)
+    log = isinstance(getattr(sampler, "sampler", sampler), LogUniform)
+    match domain:
+        case Categorical():
+            return Choices(tuple(domain.categories))
+        case Integer():
+            # Ray leaves out the upper bound of whole numbers, except where they are quantized.
+            last = domain.upper - (0 if step is not None else 1)
+            return Numbers(low=domain.lower, high=last, step=step, log=log, whole=True)
+        case Float() if math.isfinite(domain.lower) and math.isfinite(domain.upper):
+            return Numbers(low=domain.lower, high=domain.upper, step=step, log=log)
+    raise UsageError(
+        f"parameter {name!r} has the domain {domain.domain_str}, of which no range is known; "
+        "survey the space without it, or with a range"
+    )
+
+
+def _domain(kind: Parameter) -> Any:
+    if isinstance(kind, Choices):
+        return tune.choice(list(kind.options))
+    if kind.whole:
+        low, high, step = int(kind.low), int(kind.high), int(kind.step or 1)
+        if step > 1:
+            return tune.qlograndint(low, high, step) if kind.log else tune.qrandint(low, high, step)
+        return tune.lograndint(low, high + 1) if kind.log else tune.randint(low, high + 1)
+    if kind.step is not None:
+        quantized = tune.qloguniform if kind.log else tune.quniform
+        return quantized(kind.low, kind.high, kind.step)
+    return tune.loguniform(kind.low, kind.high) if kind.log else tune.uniform(kind.low, kind.high)
+
+
 _STATE_FILE = "memory-filter-state-{}.pkl"
 
 
@@ -557,4 +622,6 @@ __all__ = [
     "explore_fitting",
     "gpu_fraction",
     "memory_filter",
+    "param_space_of",
+    "space_of",
 ]

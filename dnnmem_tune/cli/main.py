@@ -14,7 +14,7 @@ import typer
 import dnnmem_tune
 from dnnmem_tune.cli.outcome import OneLineCommand, OneLineGroup
 
-COMMANDS = ("estimate", "maxbatch", "dryrun", "compare", "check", "gpus", "emulator")
+COMMANDS = ("estimate", "maxbatch", "dryrun", "compare", "space", "check", "gpus", "emulator")
 """Modules of this package, in the order of the help."""
 
 

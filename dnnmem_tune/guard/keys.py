@@ -125,6 +125,24 @@ def put(params: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     return {**params, path: value}
 
 
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with names such as ``model/width`` as nested mappings.
+
+    Example:
+        >>> nest({"model/width": 64, "lr": 0.1})
+        {'model': {'width': 64}, 'lr': 0.1}
+
+    """
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *folders, name = path.split(SEPARATOR)
+        inner = tree
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[name] = value
+    return tree
+
+
 def batch_size_of(value: Any) -> int:
     """Return a batch size as a whole number.
 

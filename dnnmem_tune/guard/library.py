@@ -19,7 +19,7 @@ from typing import Any
 from dnnmem_tune.errors import DnnMemError
 from dnnmem_tune.guard.footprint import Footprint, Tracer, TracerFactory
 from dnnmem_tune.guard.inert import InertParameters, TracedRecord, class_of, regime_of
-from dnnmem_tune.guard.keys import SEPARATOR, Leaves, find_leaves, key_of, put
+from dnnmem_tune.guard.keys import Leaves, find_leaves, key_of, nest, put
 from dnnmem_tune.guard.store import TraceStore
 
 FIRST_CHECKED_INFERENCE = 32
@@ -163,7 +163,7 @@ class FootprintLibrary:
                 self._loader = self._factory.make()
                 self._all_tracers.append(self._loader)
             try:
-                footprint = self._loader.load(document, _nested(leaves))
+                footprint = self._loader.load(document, nest(dict(leaves)))
             except (ValueError, KeyError, TypeError):
                 return None  # Of another release, or damaged: traced again.
             self._by_signature[record.signature] = footprint
@@ -292,17 +292,6 @@ def _inner_ends(low: float, high: float) -> tuple[float, float] | None:
         high if class_of(high) == "!other number" else high - width / 1000,
     )
     return ends if all(class_of(end) == "!other number" for end in ends) else None
-
-
-def _nested(leaves: Leaves) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for path, value in leaves:
-        *folders, name = path.split(SEPARATOR)
-        inner = params
-        for folder in folders:
-            inner = inner.setdefault(folder, {})
-        inner[name] = value
-    return params
 
 
 def _nested_like(params: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:

@@ -13,17 +13,21 @@ import pytest
 
 optuna = pytest.importorskip("optuna")
 
+from dnnmem_tune.decisions.space import Choices, Numbers  # noqa: E402
 from dnnmem_tune.decisions.verdict import VerdictState  # noqa: E402
 from dnnmem_tune.errors import UsageError  # noqa: E402
 from dnnmem_tune.guard import FormulaTracers, MemoryGuard  # noqa: E402
+from dnnmem_tune.guard.survey import survey  # noqa: E402
 from dnnmem_tune.integrations.optuna import (  # noqa: E402
     LaunchBudget,
     MemoryConstraint,
     MemoryPruner,
     MemoryVeto,
     ask_fitting,
+    distributions_of,
     memory_constraints,
     record_outcome,
+    space_of,
 )
 
 pytestmark = [
@@ -615,6 +619,26 @@ def test_learning_rate_needs_no_trace_of_its_own() -> None:
     # 20 architectures, 2 probes at the ends of the learning rate, and the checks of what was concluded.
     assert guard.counts.num_traces <= 20 + 2 + 3
     assert guard.inert_parameters()["lr"] == "inert"
+
+
+def test_a_space_of_distributions_is_judged_before_the_search() -> None:
+    """By hand: of 4096 wide models not even the shallowest fits 2 GiB; the reduced space has none of them."""
+    distributions = {
+        "width": optuna.distributions.CategoricalDistribution([128, 4096]),
+        "depth": optuna.distributions.IntDistribution(6, 28, step=2),
+        "batch": optuna.distributions.IntDistribution(8, 64, log=True),
+        "lr": optuna.distributions.FloatDistribution(1e-5, 1e-1, log=True),
+    }
+    space = space_of(distributions, batch_param="batch")
+    report = survey(make_guard(2 << 30), space)
+
+    assert space.parameters["depth"] == Numbers(low=6, high=28, step=2, whole=True)
+    assert report.share_fitting == 0.5
+    assert report.drivers[0].name == "width"
+    assert report.reduced.parameters["width"] == Choices((128,))
+    assert {driver.name for driver in report.drivers if driver.inert} == {"lr"}
+    reduced = distributions_of(report.reduced)
+    assert reduced == {**distributions, "width": optuna.distributions.CategoricalDistribution([128])}
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,18 @@ from ray import tune  # noqa: E402
 from ray.tune.schedulers import ASHAScheduler, HyperBandForBOHB, PopulationBasedTraining  # noqa: E402
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher  # noqa: E402
 
+from dnnmem_tune.decisions.space import Choices, Numbers  # noqa: E402
 from dnnmem_tune.errors import UsageError  # noqa: E402
 from dnnmem_tune.guard import FormulaTracers, MemoryGuard  # noqa: E402
+from dnnmem_tune.guard.survey import survey  # noqa: E402
 from dnnmem_tune.integrations.ray import (  # noqa: E402
     MemoryFilteredGenerator,
     MemoryFilteredSearcher,
     explore_fitting,
     gpu_fraction,
     memory_filter,
+    param_space_of,
+    space_of,
 )
 
 pytestmark = [
@@ -513,6 +517,37 @@ def test_a_mutation_that_fits_at_no_batch_is_replaced_by_the_last_one_that_did()
 
     assert first == {"width": 1000, "batch": 8}
     assert explore({"width": 1000, "batch": 8}) == first
+
+
+def test_a_ray_space_is_judged_before_the_search() -> None:
+    """Half of the widths do not fit at the batch size of all trials; a nested name is kept."""
+    param_space = {
+        "model": {"width": tune.grid_search([100, 1000, 10_000, 100_000])},
+        "layers": tune.qrandint(2, 16, 2),
+        "lr": tune.loguniform(1e-5, 1e-1),
+        "batch": 16,
+    }
+
+    def nested_peak(params: Mapping[str, Any], batch_size: int) -> int:
+        return int(params["model"]["width"]) * batch_size
+
+    guard = MemoryGuard(tracers=[FormulaTracers(nested_peak, LIMIT)], batch_param="batch")
+    space = space_of(param_space, batch_param="batch")
+    report = survey(guard, space)
+
+    assert space.parameters["layers"] == Numbers(low=2, high=16, step=2, whole=True)
+    assert space.constants == {"batch": 16}
+    assert report.share_fitting == 0.5
+    assert report.reduced.parameters["model/width"] == Choices((100, 1000))
+    reduced = param_space_of(report.reduced)
+    assert reduced["model"]["width"].categories == [100, 1000]
+    assert (reduced["lr"].lower, reduced["lr"].upper, reduced["batch"]) == (1e-5, 1e-1, 16)
+
+
+def test_a_domain_without_a_range_cannot_be_surveyed() -> None:
+    """The message says which parameter it is."""
+    with pytest.raises(UsageError, match=r"parameter 'noise' has the domain .* of which no range is known"):
+        space_of({"noise": tune.randn(), "batch_size": 8})
 
 
 @pytest.mark.parametrize(
