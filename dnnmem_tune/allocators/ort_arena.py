@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
-from dnnmem_tune.allocators.base import AllocatorStats
+from dnnmem_tune.allocators.base import AllocatorStats, PolicyAlternative
 from dnnmem_tune.allocators.driver import Driver
-from dnnmem_tune.units import MIB
+from dnnmem_tune.errors import UsageError
+from dnnmem_tune.units import MIB, parse_bytes
 
 ExtendStrategy = Literal["kNextPowerOfTwo", "kSameAsRequested"]
 
@@ -49,19 +50,82 @@ class OrtArenaPolicy:
     num_reserved: int = 1
     """How many of a trace's first storages are weights, which are reserved outside the regions."""
 
-    memory_fraction: float | None = None
-    """No such option: kept so that an estimator can ask every policy."""
+    def __post_init__(self) -> None:
+        if self.extend_strategy not in ("kNextPowerOfTwo", "kSameAsRequested"):
+            raise UsageError(
+                f"arena_extend_strategy is kNextPowerOfTwo or kSameAsRequested, got {self.extend_strategy!r}"
+            )
+        if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
+            raise UsageError(f"gpu_mem_limit must be above 0 bytes, got {self.memory_limit_bytes}")
 
-    @property
-    def description(self) -> str:
-        """What to call it in a report."""
-        limit = "" if self.memory_limit_bytes is None else f" gpu_mem_limit={self.memory_limit_bytes}"
-        return f"ONNX Runtime arena {self.extend_strategy}{limit}"
+    @classmethod
+    def from_text(cls, text: str) -> OrtArenaPolicy:
+        """Return the policy that provider options select, as ``name:value`` with commas between them.
 
-    def make_allocator(self, capacity_bytes: int, total_bytes: int | None = None) -> OrtArena:
-        """Return an empty arena on a card that can hand out so many bytes."""
-        del total_bytes  # no option is a share of the card
-        return OrtArena(self, capacity_bytes)
+        Names: ``arena_extend_strategy``, ``gpu_mem_limit``, ``initial_chunk_size_bytes``,
+        ``max_dead_bytes_per_chunk``, ``max_power_of_two_extend_bytes``; sizes as numbers of bytes or as ``2GiB``.
+
+        Raises:
+            UsageError: If a name or a value cannot be meant.
+
+        Example:
+            >>> OrtArenaPolicy.from_text("arena_extend_strategy:kSameAsRequested").extend_strategy
+            'kSameAsRequested'
+
+        """
+        options: dict[str, Any] = {}
+        for part in filter(None, text.split(",")):
+            name, colon, value = (piece.strip() for piece in part.partition(":"))
+            field_name = _OPTIONS.get(name)
+            if field_name is None or not colon:
+                raise UsageError(
+                    f"{part.strip()!r} is no option of ONNX Runtime's arena; write name:value with one of "
+                    f"{', '.join(_OPTIONS)}"
+                )
+            if field_name == "extend_strategy":
+                options[field_name] = value
+            else:
+                options[field_name] = int(value) if value.isdigit() else parse_bytes(value)
+        return cls(**options)
+
+    def describe(self) -> str:
+        """Name the allocator and what is not the default."""
+        changed = [
+            f"{name}={getattr(self, field_name)}"
+            for name, field_name in _OPTIONS.items()
+            if getattr(self, field_name) != _DEFAULTS[field_name]
+        ]
+        return " ".join(["ONNX Runtime arena", *changed])
+
+    def reservable_bytes(self, capacity_bytes: int, total_bytes: int, compute_capability: tuple[int, int]) -> int:
+        """Return the capacity, or ``gpu_mem_limit`` where that is less; see ``AllocatorPolicy``."""
+        del total_bytes, compute_capability
+        return capacity_bytes if self.memory_limit_bytes is None else min(capacity_bytes, self.memory_limit_bytes)
+
+    def make_allocator(self, reservable_bytes: int, total_bytes: int) -> OrtArena:
+        """Return a fresh arena; see ``AllocatorPolicy``."""
+        del total_bytes
+        return OrtArena(self, reservable_bytes)
+
+    def without_limits(self) -> OrtArenaPolicy:
+        """Return the policy without ``gpu_mem_limit``."""
+        return replace(self, memory_limit_bytes=None)
+
+    def alternatives(self) -> Sequence[PolicyAlternative]:
+        """Return nothing: the arena does as it is told."""
+        return ()
+
+
+_OPTIONS = {
+    "arena_extend_strategy": "extend_strategy",
+    "gpu_mem_limit": "memory_limit_bytes",
+    "initial_chunk_size_bytes": "initial_chunk_bytes",
+    "max_dead_bytes_per_chunk": "max_dead_bytes",
+    "max_power_of_two_extend_bytes": "max_extend_bytes",
+}
+"""Names of ONNX Runtime's options -> fields."""
+
+_DEFAULTS = {field.name: field.default for field in fields(OrtArenaPolicy)}
 
 
 @dataclass(slots=True)

@@ -60,8 +60,11 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
         WorkloadError: If the workload cannot be found.
 
     """
-    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {"torch": _open_torch}
-    opener = openers.get(tracing.framework)
+    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {
+        "torch": _open_torch,
+        "onnx": _open_onnx,
+    }
+    opener = openers.get(tracing.framework.partition(":")[0])
     if opener is None:
         raise UsageError(f"framework {tracing.framework!r} is not known; choose one of {', '.join(openers)}")
     return opener(workload, params, tracing)
@@ -97,6 +100,54 @@ def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trac
         request,
         store=store,
         fingerprint=f"dnnmem_tune {__version__}, torch {_release('torch')}, {recorder.name}, {fingerprint}",
+    )
+
+
+def framework_of(workload: Any, framework: str) -> str:
+    """Return the front-end for a workload: a path that ends in ``.onnx`` says it itself.
+
+    Example:
+        >>> framework_of("model.onnx", "torch"), framework_of("resnet50", "torch")
+        ('onnx', 'torch')
+
+    """
+    is_file = isinstance(workload, str) and workload.lower().endswith(".onnx")
+    return "onnx" if is_file and framework == "torch" else framework
+
+
+def onnx_target(framework: str) -> str | None:
+    """Return whose training step is wanted of an ONNX model: ``pytorch`` of ``onnx:pytorch``; None for inference.
+
+    Raises:
+        UsageError: If there is none of that name.
+
+    """
+    from dnnmem_tune.operators.differentiation import TARGETS
+
+    name, colon, target = framework.partition(":")
+    if not colon:
+        return None
+    if name != "onnx" or target not in TARGETS:
+        raise UsageError(
+            f"an ONNX model is trained as {', '.join(TARGETS[:-1])} or {TARGETS[-1]}, got {target or framework!r}"
+        )
+    return target
+
+
+def _open_onnx(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.onnx.recorder import OnnxRecorder
+
+    if not isinstance(workload, str):
+        raise UsageError(f"an ONNX workload is the path of a file, got {workload!r}")
+    recorder = OnnxRecorder(
+        Path(workload).expanduser(), train_as=onnx_target(tracing.framework), memory_limit=tracing.memory_limit
+    )
+    store = DiskStore(tracing.cache_dir) if tracing.cache_dir is not None else None
+    return TracedWorkload(
+        recorder,
+        RecordRequest(workload=workload, batch_size=1, params=params),
+        store=store,
+        fingerprint=f"dnnmem_tune {__version__}, {recorder.fingerprint()}",
     )
 
 

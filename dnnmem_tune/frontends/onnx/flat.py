@@ -58,6 +58,11 @@ class Node:
     times: int = 1
     """How often it runs: the trip counts of the loops around it, multiplied."""
 
+    @property
+    def module(self) -> str:
+        """Path before the last part of the name: ``encoder.layer.0`` of ``/encoder/layer.0/MatMul``."""
+        return self.name.strip("/").rpartition("/")[0].replace("/", ".")
+
 
 @dataclass(slots=True)
 class FlatModel:

@@ -187,10 +187,11 @@ class _Run:
         held = [builder.allocate(flat.types[name].nbytes, Category.INPUT) for name in flat.inputs]
         if pattern:
             builder.begin("memory pattern", "", Phase.FORWARD, step)
-            held.append(builder.allocate(self._pattern(), Category.ACTIVATION))
+            # Without room for the block a run goes on piece by piece, as the first did (execution_frame.cc).
+            held.append(builder.allocate(self._pattern(), Category.ACTIVATION, optional=True))
         storages: dict[int, int] = {}
         for index, node in enumerate(flat.nodes):
-            builder.begin(node.op, node.name, Phase.FORWARD, step)
+            builder.begin(node.op, node.module, Phase.FORWARD, step)
             for number in self._begins.get(index, ()):
                 buffer = self._plan.buffers[number]
                 if buffer.is_result or not pattern:
