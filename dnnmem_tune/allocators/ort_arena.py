@@ -1,10 +1,10 @@
 """ONNX Runtime's arena on the GPU: best fit with coalescing, in regions that never join.
 
 Source:
-    ``core/framework/bfc_arena.{h,cc}`` of ONNX Runtime. 21 bins from 256 bytes to 256 MiB; in the first
-    bin with a chunk large enough the smallest is taken, of equals that at the lowest address; it is split if it has
-    twice the size, or ``max_dead_bytes_per_chunk`` more. Regions grow by one of two strategies; weights are
-    reserved from the driver, outside the regions, but count towards ``gpu_mem_limit``.
+    ``core/framework/bfc_arena.{h,cc}`` of ONNX Runtime. 21 bins from 256 bytes to 256 MiB; in the
+    first bin with a chunk large enough the smallest is taken, of equals that at the lowest address;
+    it is split if it has twice the size, or ``max_dead_bytes_per_chunk`` more. Regions grow by one of two
+    strategies; weights are reserved from the driver, outside the regions, but count towards ``gpu_mem_limit``.
 """
 
 from __future__ import annotations
@@ -192,8 +192,10 @@ class OrtArena:
             if code < 0:
                 self._free(~code)
             elif sizes[code]:
-                served = self._reserve(code, sizes[code]) if code < self.policy.num_reserved else (
-                    self._allocate(code, sizes[code])
+                served = (
+                    self._reserve(code, sizes[code])
+                    if code < self.policy.num_reserved
+                    else (self._allocate(code, sizes[code]))
                 )
                 if not served:
                     return position
@@ -273,7 +275,9 @@ class OrtArena:
                 increased = True
             nbytes = min(self._extend_bytes, available)
             if not increased:
-                self._extend_bytes = max(self._extend_bytes, min(2 * self._extend_bytes, self.policy.max_extend_bytes))
+                self._extend_bytes = max(
+                    self._extend_bytes, min(2 * self._extend_bytes, self.policy.max_extend_bytes)
+                )
         address = self._driver.malloc(nbytes)
         while address is None:
             nbytes = _rounded(int(nbytes * 0.9))

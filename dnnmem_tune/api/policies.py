@@ -43,10 +43,10 @@ def _onnx(alloc_conf: str, framework: str) -> AllocatorPolicy:
     if target == "pytorch":
         return _caching(alloc_conf, "torch")
     if target == "tensorflow":
-        policy = _POLICIES.get("tensorflow")
-        if policy is None:
+        tensorflow = _POLICIES.get("tensorflow")
+        if tensorflow is None:
             raise UsageError("the allocator of TensorFlow is not part of this release; choose pytorch or ort")
-        return policy(alloc_conf, "tensorflow")
+        return tensorflow(alloc_conf, "tensorflow")
     policy = OrtArenaPolicy.from_text(alloc_conf)
     # In a training step weights come one by one, and from the arena.
     return policy if target is None else replace(policy, num_reserved=0)

@@ -70,7 +70,9 @@ DimOption = Annotated[
 TrainAsOption = Annotated[
     str | None,
     typer.Option(
-        "--as", metavar="FRAMEWORK", help="Of an ONNX model: estimate training as pytorch, tensorflow or ort would."
+        "--as",
+        metavar="FRAMEWORK",
+        help="Of an ONNX model: estimate training as pytorch, tensorflow or ort would.",
     ),
 ]
 GpuOption = Annotated[
@@ -178,7 +180,9 @@ class Job:
 
     def _dims(self) -> dict[str, int]:
         if not self.is_onnx:
-            raise UsageError("--dim is for ONNX models; write --set NAME=VALUE for another workload's hyperparameters")
+            raise UsageError(
+                "--dim is for ONNX models; write --set NAME=VALUE for another workload's hyperparameters"
+            )
         dims: dict[str, int] = {}
         for text in self.dims or []:
             # Exporters put almost anything into a name, an equals sign too.
@@ -186,7 +190,9 @@ class Job:
             if not equals or not name.strip() or not value.strip().lstrip("-").isdigit():
                 raise UsageError(f"--dim {text!r} has no extent; write --dim NAME=N, such as --dim sequence=128")
             if name.strip() in dims:
-                raise UsageError(f"dimension {name.strip()} is given twice: {dims[name.strip()]} and {value.strip()}")
+                raise UsageError(
+                    f"dimension {name.strip()} is given twice: {dims[name.strip()]} and {value.strip()}"
+                )
             dims[name.strip()] = int(value)
         return dims
 

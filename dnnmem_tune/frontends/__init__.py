@@ -145,7 +145,9 @@ def _open_onnx(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trace
     store = DiskStore(tracing.cache_dir) if tracing.cache_dir is not None else None
     return TracedWorkload(
         recorder,
-        RecordRequest(workload=workload, batch_size=1, params=params),
+        RecordRequest(
+            workload=workload, batch_size=1, params=params, compute_capability=tracing.compute_capability
+        ),
         store=store,
         fingerprint=f"dnnmem_tune {__version__}, {recorder.fingerprint()}",
     )

@@ -43,7 +43,7 @@ class GradientRule:
     """Whether graph executors may compute output, and gradient, in the place of what they read."""
 
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Target -> bytes that are kept for each element of the output besides: masks, indices, intermediate results."""
+    """Target -> bytes kept for each element of the output besides: masks, indices, intermediate results."""
 
 
 _RULES: dict[str, GradientRule] = {}
@@ -95,10 +95,13 @@ def _register_products() -> None:
     """Convolutions, matrix products and recurrent layers keep input and weight."""
     weighted = GradientRule(gradients={0: ("x1",), 1: ("x0",), 2: ()}, learns=(1, 2))
     register_rule("Conv ConvTranspose com.microsoft.FusedConv Gemm", weighted)
-    register_rule("MatMul com.microsoft.FusedMatMul", GradientRule(gradients={0: ("x1",), 1: ("x0",)}, learns=(0, 1)))
+    register_rule(
+        "MatMul com.microsoft.FusedMatMul", GradientRule(gradients={0: ("x1",), 1: ("x0",)}, learns=(0, 1))
+    )
     register_rule("Einsum", GradientRule(gradients={0: ("x1",), 1: ("x0",)}, learns=(0, 1)))
     register_rule(
-        "DeformConv", GradientRule(gradients={0: ("x1", "x2"), 1: ("x0", "x2"), 2: ("x0", "x1"), 3: ()}, learns=(1, 3))
+        "DeformConv",
+        GradientRule(gradients={0: ("x1", "x2"), 1: ("x0", "x2"), 2: ("x0", "x1"), 3: ()}, learns=(1, 3)),
     )
     # cuDNN's reserve holds the gates; four of them in an LSTM, and the cell state.
     recurrent = {0: ("x0", "y0", "x1"), 1: ("x0", "y0"), 2: ("x0", "y0"), 3: (), 5: (), 6: ()}
@@ -120,7 +123,9 @@ def _register_elementwise() -> None:
         "com.microsoft.QuickGelu",
         of_input,
     )
-    register_rule("com.microsoft.BiasGelu", GradientRule(gradients={0: ("x0", "x1"), 1: ("x0", "x1")}, learns=(1,)))
+    register_rule(
+        "com.microsoft.BiasGelu", GradientRule(gradients={0: ("x0", "x1"), 1: ("x0", "x1")}, learns=(1,))
+    )
     register_rule("PRelu", GradientRule(gradients={0: ("x0", "x1"), 1: ("x0",)}, learns=(1,)))
     register_rule("Neg Cast", GradientRule(gradients={0: ()}, in_place=True))
     register_rule("Add Sub", GradientRule(gradients={0: (), 1: ()}, learns=(0, 1), passes=True, in_place=True))
@@ -162,14 +167,19 @@ def _register_pooling() -> None:
 
 
 def _register_movement() -> None:
-    register_rule("Reshape Flatten Squeeze Unsqueeze Identity", GradientRule(gradients={0: ()}, views=_EVERYWHERE, passes=True))
+    register_rule(
+        "Reshape Flatten Squeeze Unsqueeze Identity",
+        GradientRule(gradients={0: ()}, views=_EVERYWHERE, passes=True),
+    )
     register_rule("Transpose", GradientRule(gradients={0: ()}, views=_IN_PYTORCH, passes=True))
     register_rule("Slice Split Expand", GradientRule(gradients={0: ()}, views=_IN_PYTORCH))
     register_rule("Concat", GradientRule(gradients={ALL: ()}))
     register_rule("Gather GatherElements GatherND", GradientRule(gradients={0: ("x1",)}, learns=(0,)))
     register_rule("ScatterElements ScatterND Scatter", GradientRule(gradients={0: ("x1",), 2: ("x1",)}))
     register_rule("TopK Compress", GradientRule(gradients={0: ("y1",)}))
-    register_rule("Pad Tile DepthToSpace SpaceToDepth Resize Upsample ReverseSequence Trilu", GradientRule(gradients={0: ()}))
+    register_rule(
+        "Pad Tile DepthToSpace SpaceToDepth Resize Upsample ReverseSequence Trilu", GradientRule(gradients={0: ()})
+    )
     register_rule("GridSample", GradientRule(gradients={0: ("x0", "x1"), 1: ("x0", "x1")}))
     register_rule("LoopStack", GradientRule(gradients={0: ()}))
 
@@ -177,14 +187,18 @@ def _register_movement() -> None:
 def _register_reductions() -> None:
     register_rule("ReduceSum ReduceMean", GradientRule(gradients={0: ()}))
     register_rule("ReduceSumSquare ReduceLogSum", GradientRule(gradients={0: ("x0",)}))
-    register_rule("ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSumExp", GradientRule(gradients={0: ("x0", "y0")}))
+    register_rule(
+        "ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSumExp",
+        GradientRule(gradients={0: ("x0", "y0")}),
+    )
     register_rule("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", GradientRule(gradients={0: ("x0", "x1")}))
 
 
 def _register_without_gradient() -> None:
     """Results are whole numbers, or do not change with the input."""
     register_rule(
-        "ArgMax ArgMin And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf NonZero Shape Size "
+        "ArgMax ArgMin And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf NonZero Shape "
+        "Size "
         "NonMaxSuppression Unique OneHot Range ConstantOfShape Constant EyeLike RandomNormal RandomUniform "
         "RandomNormalLike RandomUniformLike Multinomial Bernoulli Sign Floor Ceil Round BitShift "
         "QuantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul MatMulInteger ConvInteger",

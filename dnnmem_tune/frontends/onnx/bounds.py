@@ -14,10 +14,13 @@ Values = Sequence[Array | None]
 Partial = tuple[int | None, ...] | None
 
 _LIKE_FIRST = frozenset(
-    "Gelu FastGelu QuickGelu BiasGelu LayerNormalization SimplifiedLayerNormalization BiasAdd BiasSplitGelu "
-    "SkipLayerNormalization SkipSimplifiedLayerNormalization RotaryEmbedding GroupNorm Inverse "
-    "BiasSoftmax QLinearLeakyRelu QLinearSigmoid QLinearSoftmax DecoderMaskedMultiHeadAttention "
-    "MultiHeadAttention GroupQueryAttention".split()
+    (
+        *("Gelu", "FastGelu", "QuickGelu", "BiasGelu", "BiasAdd", "BiasSplitGelu", "BiasSoftmax"),
+        *("LayerNormalization", "SimplifiedLayerNormalization", "GroupNorm", "Inverse", "RotaryEmbedding"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "MultiHeadAttention"),
+        *("GroupQueryAttention", "DecoderMaskedMultiHeadAttention"),
+        *("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
+    )
 )
 """Operators of ``com.microsoft`` whose first output has the shape of the first input.
 
@@ -98,13 +101,9 @@ def bounded_shape(
         return batches * given[1].shape[1] * kept, 3
     if op in ("Compress", "Unique", "StringSplit") and partial is None:
         return (first.num_elements,)
-    if op in ("Slice", "TopK", "Compress", "Unique") and (
-        partial is None or len(partial) == len(first.shape)
-    ):
+    if op in ("Slice", "TopK", "Compress", "Unique") and (partial is None or len(partial) == len(first.shape)):
         known = partial or (None,) * len(first.shape)
-        return tuple(
-            extent if limit is None else limit for extent, limit in zip(first.shape, known, strict=True)
-        )
+        return tuple(extent if limit is None else limit for extent, limit in zip(first.shape, known, strict=True))
     if op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Split", "SplitToSequence", "SequenceAt"):
         return _all_elements(first.num_elements, partial)
     return None

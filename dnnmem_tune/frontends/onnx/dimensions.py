@@ -76,8 +76,8 @@ def read_dimensions(model: Any, batch_dim: str | None = None) -> Dimensions:
 
     Args:
         model: A ``ModelProto``.
-        batch_dim: Name of the batch dimension. By default that with a usual name (``batch``, ``N``), else the first
-            axis of the first input; a first axis with a number in the file is made open in every input that has it.
+        batch_dim: Name of the batch dimension. By default that with a usual name (``batch``, ``N``), else the
+            first axis of the first input; where that is a number, it is made open in every input that has it.
 
     Raises:
         UsageError: If ``batch_dim`` is no dimension.
@@ -99,9 +99,8 @@ def read_dimensions(model: Any, batch_dim: str | None = None) -> Dimensions:
     names = [axis for shape in inputs.values() for axis in shape if isinstance(axis, str)]
     if batch_dim is not None:
         if batch_dim not in names:
-            raise UsageError(
-                f"{batch_dim!r} is no open dimension of the model; it has {', '.join(dict.fromkeys(names)) or 'none'}"
-            )
+            known = ", ".join(dict.fromkeys(names)) or "none"
+            raise UsageError(f"{batch_dim!r} is no open dimension of the model; it has {known}")
         return Dimensions(inputs, batch_dim, None)
     named = [name for name in names if name.lower() in _BATCH_NAMES]
     first = next(shape[0] for shape in inputs.values() if shape)

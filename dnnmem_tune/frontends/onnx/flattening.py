@@ -1,8 +1,8 @@
-"""From a model to a flat list of nodes with sizes: every node's type inferred in turn, bodies and functions walked.
+"""From a model to a flat list of nodes: each node's type inferred in turn, bodies and functions walked.
 
-Every dimension of the inputs has a number here. Each node's output types are inferred from its input
-types by the operator's own schema, and shape arithmetic is evaluated (``values``). What depends on data is bounded,
-so that everything after it has a size too. Symbols, and their algebra, are never needed.
+Every dimension of the inputs has a number here. Each node's output types are inferred from its
+input types by the operator's own schema, and shape arithmetic is evaluated (``values``). What depends
+on data is bounded, so that everything after it has a size too. Symbols, and their algebra, are never needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from dnnmem_tune.frontends.onnx.values import MAX_ELEMENTS, Array, evaluate
 _STANDARD = ("", "ai.onnx")
 
 _NOT_FOLDED = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
+    {
+        "RandomNormal",
+        "RandomUniform",
+        "RandomNormalLike",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+    }
     | {"DequantizeLinear"}
 )
 """Operators that run even where all their inputs are constants.
@@ -92,7 +100,9 @@ class Flattener:
         for tensor in graph.initializer:
             name = prefix + tensor.name
             if any(extent < 0 for extent in tensor.dims):
-                raise WorkloadError(f"weight {name!r} has the shape {list(tensor.dims)}; no extent can be negative")
+                raise WorkloadError(
+                    f"weight {name!r} has the shape {list(tensor.dims)}; no extent can be negative"
+                )
             self._declare(name, tensor.data_type, tuple(tensor.dims))
             self._fixed.add(name)
             scope[tensor.name] = name
@@ -132,7 +142,9 @@ class Flattener:
         bits, is_float = _element(self._onnx, element)
         return TensorType(element, shape, bits, is_float)
 
-    def _walk(self, nodes: Sequence[Any], scope: dict[str, str], opsets: dict[str, int], prefix: str, times: int) -> None:
+    def _walk(
+        self, nodes: Sequence[Any], scope: dict[str, str], opsets: dict[str, int], prefix: str, times: int
+    ) -> None:
         for index, node in enumerate(nodes):
             name = prefix + (node.name or f"{node.op_type}_{index}")
             missing = [given for given in node.input if given not in scope]
@@ -206,7 +218,9 @@ class Flattener:
                 nodes = self._flat.nodes[start:]
                 del self._flat.nodes[start:]
                 made = {output for child in nodes for output in child.outputs} | set(results)
-                outcomes.append((sum(self._flat.types[output].nbytes for output in made if output), nodes, results))
+                outcomes.append(
+                    (sum(self._flat.types[output].nbytes for output in made if output), nodes, results)
+                )
             _, nodes, results = max(outcomes, key=lambda outcome: outcome[0])
             self._flat.nodes.extend(nodes)
             self._inexact.update(results)
@@ -260,7 +274,13 @@ class Flattener:
         return name
 
     def _stack(
-        self, slices: Sequence[str], outputs: Sequence[str], scope: dict[str, str], name: str, trips: int, times: int
+        self,
+        slices: Sequence[str],
+        outputs: Sequence[str],
+        scope: dict[str, str],
+        name: str,
+        trips: int,
+        times: int,
     ) -> None:
         """Collect what every iteration gives into one tensor."""
         for inside, output in zip(slices, outputs, strict=False):
@@ -283,7 +303,9 @@ class Flattener:
     def _enter(self, name: str) -> None:
         self._depth += 1
         if self._depth > 64:
-            raise WorkloadError(f"functions or bodies are nested more than 64 deep at {name!r}: they call themselves")
+            raise WorkloadError(
+                f"functions or bodies are nested more than 64 deep at {name!r}: they call themselves"
+            )
 
     # One node
 
@@ -420,7 +442,11 @@ class Flattener:
                     f"node {name!r} calls {node.op_type}, which is no operator of the model's opset"
                 ) from None
             return {}
-        types = {local: self._proto(self._flat.types[known]) for local, known in zip(node.input, inputs, strict=True) if local}
+        types = {
+            local: self._proto(self._flat.types[known])
+            for local, known in zip(node.input, inputs, strict=True)
+            if local
+        }
         data = self._data(node, inputs)
         try:
             found = onnx.shape_inference.infer_node_outputs(
@@ -498,9 +524,8 @@ def _ordered(nodes: Sequence[Any], scope: Mapping[str, str], where: str) -> list
             ordered.append(node)
         if len(left) == len(waiting):
             node = left[0]
-            raise WorkloadError(
-                f"{where} is cyclic: node {node.name or node.output[0]!r} ({node.op_type}) waits for its own result"
-            )
+            name = node.name or node.output[0]
+            raise WorkloadError(f"{where} is cyclic: node {name!r} ({node.op_type}) waits for its own result")
         waiting = left
     return ordered
 
@@ -520,7 +545,13 @@ def _reads(node: Any) -> list[str]:
 def _element(onnx: Any, element: int) -> tuple[int, bool]:
     """Return bits and whether gradients flow through it."""
     name = onnx.TensorProto.DataType.Name(element)
-    bits = 4 if "4" in name and name.startswith(("INT4", "UINT4", "FLOAT4")) else 2 if name in ("INT2", "UINT2") else 0
+    bits = (
+        4
+        if "4" in name and name.startswith(("INT4", "UINT4", "FLOAT4"))
+        else 2
+        if name in ("INT2", "UINT2")
+        else 0
+    )
     if not bits:
         bits = 128 if name == "STRING" else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
     return bits, name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")

@@ -25,7 +25,8 @@ _STATES = {
 _TEMPORARIES = {"adam": 1, "adamw": 1, "nadam": 1, "rmsprop": 1, "adagrad": 1, "adadelta": 2, "lamb": 1, "lion": 1}
 """Copies of all weights that a step takes for a moment.
 
-Source: the ``foreach`` implementations in ``torch/optim``, PyTorch's default on a GPU (``adam.py``: ``_foreach_sqrt``).
+Source: the ``foreach`` implementations in ``torch/optim``, PyTorch's default on a GPU (``_foreach_sqrt`` in
+``adam.py``).
 """
 
 
@@ -60,7 +61,9 @@ def parse_optimizer(text: str) -> Optimizer:
     match = _FORM.fullmatch(text)
     name = match["name"].lower() if match else ""
     if match is None or name not in _STATES:
-        raise UsageError(f"there is no optimizer {text!r} for ONNX models; choose one of {', '.join(sorted(_STATES))}")
+        raise UsageError(
+            f"there is no optimizer {text!r} for ONNX models; choose one of {', '.join(sorted(_STATES))}"
+        )
     options = dict(option.split("=", 1) for option in (match["options"] or "").split(",") if "=" in option)
     chosen = {key.strip(): value.strip() for key, value in options.items()}
     states = _STATES[name]

@@ -24,13 +24,19 @@ from dnnmem_tune.operators.memory_pattern import ALIGNMENT_BYTES, pattern_scratc
 _ALIASES = frozenset({"Reshape", "Identity", "Flatten", "Squeeze", "Unsqueeze", "Dropout"})
 """Kernels that always pass their input's buffer on. Source: ``Alias(0, 0)`` in their definitions."""
 
-_ACTIVATIONS = "Elu HardSigmoid LeakyRelu Relu Selu Sigmoid Softplus Softsign Tanh ThresholdedRelu".split()
+_ACTIVATIONS = (
+    *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu"),
+    *("Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
+)
+
+_UNARY_ON_CPU = (
+    *("Abs", "Celu", "Ceil", "Clip", "Erf", "Exp", "Floor", "Gelu"),
+    *("Log", "Mish", "Neg", "Reciprocal", "Round", "Sqrt", "Softmax"),
+)
 
 _IN_PLACE: Mapping[str, frozenset[str]] = {
     "cuda": frozenset(_ACTIVATIONS),
-    "cpu": frozenset(
-        [*_ACTIVATIONS, *"Abs Celu Ceil Clip Erf Exp Floor Gelu Log Mish Neg Reciprocal Round Sqrt Softmax".split()]
-    ),
+    "cpu": frozenset((*_ACTIVATIONS, *_UNARY_ON_CPU)),
 }
 """Execution provider -> operators that may run in the place of their first input.
 
@@ -64,67 +70,77 @@ class Plan:
 
 def plan_buffers(flat: FlatModel, provider: str = "cuda") -> Plan:
     """Return the buffer of every value that the nodes of ``flat`` make."""
-    in_place = _IN_PLACE[provider]
-    last_use = {name: index for index, node in enumerate(flat.nodes) for name in node.inputs}
-    uses = Counter(name for node in flat.nodes for name in node.inputs if name)
-    uses.update(flat.outputs)
-    results = set(flat.outputs)
-    buffers: list[_Buffer] = []
-    buffer_of: dict[str, int] = {}
-    remaining: list[int] = []
-    free: list[int] = []
-    for index, node in enumerate(flat.nodes):
-        for position, output in enumerate(node.outputs):
-            if not output or output in flat.on_host:
-                continue
-            tensor = flat.types[output]
-            chosen = None
-            if output not in results:
-                chosen = _reusable_input(node, flat, buffer_of, remaining, in_place) if not position else None
-                if chosen is None:
-                    chosen = _reusable_buffer(tensor, buffers, free)
+    return _Planner(flat, _IN_PLACE[provider]).plan()
+
+
+class _Planner:
+    def __init__(self, flat: FlatModel, in_place: frozenset[str]) -> None:
+        self._flat = flat
+        self._in_place = in_place
+        self._results = set(flat.outputs)
+        self._last_use = {name: index for index, node in enumerate(flat.nodes) for name in node.inputs}
+        self._uses = Counter(name for node in flat.nodes for name in node.inputs if name)
+        self._uses.update(flat.outputs)
+        self._buffers: list[_Buffer] = []
+        self._buffer_of: dict[str, int] = {}
+        self._remaining: list[int] = []
+        """Of each buffer: reads to come."""
+        self._free: list[int] = []
+        """Buffers without reads to come, the one that became so last in front."""
+
+    def plan(self) -> Plan:
+        for index, node in enumerate(self._flat.nodes):
+            for position, output in enumerate(node.outputs):
+                if output and output not in self._flat.on_host:
+                    self._place(index, node, position, output)
+            for name in node.inputs:
+                held = self._buffer_of.get(name)
+                if held is not None:
+                    self._remaining[held] -= 1
+                    self._release(held)
+            for output in node.outputs:
+                held = self._buffer_of.get(output)
+                if held is not None:
+                    self._release(held)
+        return Plan(self._buffers, self._buffer_of)
+
+    def _place(self, index: int, node: Node, position: int, output: str) -> None:
+        tensor, is_result = self._flat.types[output], output in self._results
+        chosen = None
+        if not is_result:
+            chosen = self._reusable_input(node) if position == 0 else None
             if chosen is None:
-                buffers.append(_Buffer(tensor, index, index, output in results))
-                remaining.append(0)
-                chosen = len(buffers) - 1
-            buffer_of[output] = chosen
-            remaining[chosen] += uses[output]
-            buffers[chosen].last = max(buffers[chosen].last, last_use.get(output, index))
-            if output in results:
-                buffers[chosen].last = len(flat.nodes)
-        for name in node.inputs:
-            held = buffer_of.get(name)
-            if held is not None:
-                remaining[held] -= 1
-                if not remaining[held]:
-                    free.insert(0, held)
-        for output in node.outputs:
-            held = buffer_of.get(output)
-            if held is not None and not remaining[held] and held not in free:
-                free.insert(0, held)
-    return Plan(buffers, buffer_of)
+                chosen = self._reusable_buffer(tensor)
+        if chosen is None:
+            self._buffers.append(_Buffer(tensor, index, index, is_result))
+            self._remaining.append(0)
+            chosen = len(self._buffers) - 1
+        self._buffer_of[output] = chosen
+        self._remaining[chosen] += self._uses[output]
+        last = len(self._flat.nodes) if is_result else self._last_use.get(output, index)
+        self._buffers[chosen].last = max(self._buffers[chosen].last, last)
 
+    def _release(self, held: int) -> None:
+        if not self._remaining[held] and held not in self._free:
+            self._free.insert(0, held)
 
-def _reusable_input(
-    node: Node, flat: FlatModel, buffer_of: Mapping[str, int], remaining: list[int], in_place: frozenset[str]
-) -> int | None:
-    """Return the buffer of the first input, where the first output takes it over."""
-    held = buffer_of.get(node.inputs[0]) if node.inputs else None
-    if held is None or node.op in _ALIASES:
-        return held
-    same = _same(flat.types[node.inputs[0]], flat.types[node.outputs[0]])
-    return held if node.op in in_place and remaining[held] == 1 and same else None
-
-
-def _reusable_buffer(tensor: TensorType, buffers: list[_Buffer], free: list[int]) -> int | None:
-    """Return a buffer that became free; it is held from then until here, and not given back in between."""
-    if not tensor.shape:
-        return None
-    for place, held in enumerate(free):
-        if _same(buffers[held].tensor, tensor) and not buffers[held].is_result:
-            del free[place]
+    def _reusable_input(self, node: Node) -> int | None:
+        """Return the buffer of the first input, where the first output takes it over."""
+        held = self._buffer_of.get(node.inputs[0]) if node.inputs else None
+        if held is None or node.op in _ALIASES:
             return held
-    return None
+        same = _same(self._flat.types[node.inputs[0]], self._flat.types[node.outputs[0]])
+        return held if node.op in self._in_place and self._remaining[held] == 1 and same else None
+
+    def _reusable_buffer(self, tensor: TensorType) -> int | None:
+        """Return a buffer that became free; it is held from then until here, and not given back in between."""
+        if not tensor.shape:
+            return None
+        for place, held in enumerate(self._free):
+            if _same(self._buffers[held].tensor, tensor) and not self._buffers[held].is_result:
+                del self._free[place]
+                return held
+        return None
 
 
 def _same(left: TensorType, right: TensorType) -> bool:

@@ -59,9 +59,9 @@ def read_model(path: Path, *, memory_limit: int) -> Any:
                 f"{path} has {format_bytes(nbytes)}, and a protobuf file holds less than 2 GiB; "
                 "save the model with its weights as external data"
             )
-        if _PARSED_PER_BYTE * nbytes > memory_limit:
+        if (needed := _PARSED_PER_BYTE * nbytes) > memory_limit:
             raise TraceError(
-                f"reading {path} takes about {format_bytes(_PARSED_PER_BYTE * nbytes)} of host memory, the limit is "
+                f"reading {path} takes about {format_bytes(needed)} of host memory, the limit is "
                 f"{format_bytes(memory_limit)}; raise it, or save the weights as external data"
             )
         content = path.read_bytes()

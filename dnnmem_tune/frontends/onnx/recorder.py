@@ -18,10 +18,8 @@ from dnnmem_tune.frontends.onnx.ort_plan import inference_trace
 from dnnmem_tune.frontends.onnx.reading import import_onnx, missing_external_files, read_model
 from dnnmem_tune.frontends.onnx.settings import OnnxSettings, read_settings
 from dnnmem_tune.frontends.onnx.simplifying import simplified
-from dnnmem_tune.frontends.onnx.training import TrainingTarget, training_graph
+from dnnmem_tune.frontends.onnx.training import TrainingTarget, training_trace
 from dnnmem_tune.ir.trace import MemoryTrace
-from dnnmem_tune.liveness.lower import lower
-from dnnmem_tune.liveness.schedule import as_written
 
 _TRAINING_STEPS = 2
 """All steps are alike; the second shows what the first leaves to the allocator."""
@@ -72,10 +70,14 @@ class OnnxRecorder:
                 simplified(flat), memory_pattern=settings.memory_pattern, framework=f"ONNX Runtime, {_release()}"
             )
         target = TrainingTarget(
-            name=self._train_as, optimizer=settings.optimizer, float_bits=settings.float_bits
+            name=self._train_as,
+            optimizer=settings.optimizer,
+            compute_capability=request.compute_capability,
+            float_bits=settings.float_bits,
         )
-        graph = training_graph(flat, target, framework=f"{self._train_as}, from {_release()}")
-        return lower(graph, as_written(graph), num_steps=_TRAINING_STEPS)
+        return training_trace(
+            flat, target, num_steps=_TRAINING_STEPS, framework=f"{self._train_as}, from {_release()}"
+        )
 
     def fingerprint(self) -> str:
         """Return what a cached trace depends on besides the request."""

@@ -28,7 +28,7 @@ class OnnxSettings:
     memory_pattern: bool = True
     """Inference: whether the session plans memory in one block. ``SessionOptions.enable_mem_pattern``."""
 
-    optimizer: Optimizer = Optimizer("sgd", ())
+    optimizer: Optimizer = field(default_factory=lambda: Optimizer("sgd", ()))
     """Training."""
 
     float_bits: int = 32

@@ -2,8 +2,9 @@
 
 Source:
     The rewrites of level *basic* in ``core/optimizer`` of ONNX Runtime 1.32 that change what is held:
-    elimination of identities and dropout, ``conv_bn_fusion.cc``, ``conv_mul_fusion.cc``, ``conv_add_fusion.cc`` and
-    ``matmul_add_fusion.cc``. Activations run in place otherwise, so that fusing them too changes no size.
+    elimination of identities and dropout, ``conv_bn_fusion.cc``, ``conv_mul_fusion.cc``,
+    ``conv_add_fusion.cc`` and ``matmul_add_fusion.cc``. Activations run in place
+    otherwise, so that fusing them too changes no size.
 """
 
 from __future__ import annotations
@@ -73,16 +74,17 @@ def _source(
         return given if _ends_in(given, "Conv", made_by, uses, stands_for) else None
     if node.op in ("Mul", "Add") and node.inputs[1] in flat.weights:
         channels = flat.types[given].shape[1] if len(flat.types[given].shape) > 2 else 0
-        if flat.types[node.inputs[1]].num_elements == channels and flat.types[given] == flat.types[node.outputs[0]]:
+        if (
+            flat.types[node.inputs[1]].num_elements == channels
+            and flat.types[given] == flat.types[node.outputs[0]]
+        ):
             return given if _ends_in(given, "Conv", made_by, uses, stands_for) else None
         if node.op == "Add" and len(flat.types[given].shape) == 2 and not channels:
             return given if _ends_in(given, "MatMul", made_by, uses, stands_for) else None
     return None
 
 
-def _ends_in(
-    name: str, op: str, made_by: dict[str, Node], uses: Counter[str], stands_for: dict[str, str]
-) -> bool:
+def _ends_in(name: str, op: str, made_by: dict[str, Node], uses: Counter[str], stands_for: dict[str, str]) -> bool:
     """Whether a value is the result of ``op`` alone, what was fused into it before included."""
     before = made_by.get(stands_for.get(name, name))
     return before is not None and before.op == op and uses[name] == 1

@@ -1,9 +1,9 @@
 """One training step of a model that exists only as a forward graph, by reverse-mode rules.
 
 The loss is the mean of the model's results. Every weight in a place where its operator learns is trained.
-How a target framework executes the step decides what shares memory: PyTorch runs operators as they are
-called and computes nothing in place; graph executors forward buffers, and TensorFlow applies each gradient as soon as
-it is there.
+How a target framework executes the step decides what shares memory: PyTorch runs operators as they
+are called and computes nothing in place; graph executors forward buffers, and TensorFlow applies each
+gradient as soon as it is there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dnnmem_tune.frontends.onnx.first_use import BACKWARD_HANDLE, FORWARD_HANDLE, MATRIX_PRODUCTS, taken_when_used
 from dnnmem_tune.frontends.onnx.flat import FlatModel, Node, TensorType
 from dnnmem_tune.frontends.onnx.optimizers import Optimizer
 from dnnmem_tune.ir.graph import Graph, GraphOperation, Tensor, Workspace
 from dnnmem_tune.ir.size import Polynomial
-from dnnmem_tune.ir.trace import Category, Coverage, Phase
+from dnnmem_tune.ir.trace import Category, Coverage, MemoryTrace, Phase
+from dnnmem_tune.liveness.lower import lower
+from dnnmem_tune.liveness.schedule import as_written
 from dnnmem_tune.operators.convolution import Direction, convolution_scratch
 from dnnmem_tune.operators.differentiation import ALL, PYTORCH, TENSORFLOW, GradientRule, gradient_rule
+from dnnmem_tune.operators.matmul import cublas_workspace_bytes
 
 _DTYPES = {1: "float32", 10: "float16", 16: "bfloat16", 11: "float64"}
 
@@ -32,6 +36,9 @@ class TrainingTarget:
 
     optimizer: Optimizer
 
+    compute_capability: tuple[int, int] = (8, 0)
+    """Decides the size of the cuBLAS workspaces."""
+
     float_bits: int = 32
     """Of one element of what is single precision in the file; 16 for pure half precision."""
 
@@ -44,6 +51,13 @@ class TrainingTarget:
     def applies_at_once(self) -> bool:
         """Whether a weight is updated as soon as its gradient is there."""
         return self.name == TENSORFLOW
+
+
+def training_trace(flat: FlatModel, target: TrainingTarget, *, num_steps: int, framework: str) -> MemoryTrace:
+    """Return the trace of several training steps; see ``training_graph``."""
+    graph = training_graph(flat, target, framework=framework)
+    trace = lower(graph, as_written(graph), num_steps=num_steps)
+    return taken_when_used(trace) if target.name == PYTORCH else trace
 
 
 def training_graph(flat: FlatModel, target: TrainingTarget, *, framework: str) -> Graph:
@@ -107,13 +121,17 @@ class _Writer:
         for node in self._flat.nodes:
             rule = gradient_rule(node.op)
             for position in rule.learns if rule is not None else ():
-                if position < len(node.inputs) and node.inputs[position] in weights:
-                    # A single number is a constant of the formula, such as the epsilon under a root.
-                    if self._flat.types[node.inputs[position]].num_elements > 1:
-                        trained[node.inputs[position]] = None
+                name = node.inputs[position] if position < len(node.inputs) else ""
+                # A single number is a constant of the formula, such as the epsilon under a root.
+                if name in weights and self._flat.types[name].num_elements > 1:
+                    trained[name] = None
         return trained
 
     def _place_resident(self) -> None:
+        if self._target.name == PYTORCH and any(node.op in MATRIX_PRODUCTS for node in self._flat.nodes):
+            nbytes = cublas_workspace_bytes(self._target.compute_capability)
+            for handle in (FORWARD_HANDLE, BACKWARD_HANDLE):
+                self._tensor(handle, nbytes, Category.WORKSPACE, resident=True)
         for name in self._flat.weights:
             category = Category.WEIGHT if name in self._trained else Category.BUFFER
             self._index[name] = self._tensor(name, self._nbytes(name), category, resident=True)
@@ -178,14 +196,16 @@ class _Writer:
         per_element = rule.kept_bytes.get(self._target.name, 0) if rule is not None else 0
         kept = per_element * self._flat.types[node.outputs[0]].num_elements if node.outputs[0] else 0
         # In a loop each iteration keeps its own; the graph holds those of one.
-        repeated = sum(self._nbytes(name) for name in self._saved(node, rule, wanted) if name not in self._flat.weights)
+        repeated = sum(
+            self._nbytes(name) for name in self._saved(node, rule, wanted) if name not in self._flat.weights
+        )
         return kept * node.times + repeated * (node.times - 1)
 
     def _saved(self, node: Node, rule: GradientRule | None, wanted: list[int]) -> list[str]:
         """Return the values that the gradients of the wanted inputs take."""
         if rule is None:
             return [name for name in (*node.inputs, *node.outputs) if name in self._index]
-        names = {}
+        names: dict[str, None] = {}
         for position in wanted:
             for code in rule.gradients[ALL if ALL in rule.gradients else position]:
                 values, index = (node.inputs, node.outputs)[code[0] == "y"], int(code[1:])
@@ -283,14 +303,18 @@ class _Writer:
     def _update(self, gradients: dict[str, int]) -> None:
         if not gradients:
             return
-        nbytes = sum(self._nbytes(name) for name in gradients)
         temporaries = self._target.optimizer.num_temporaries(self._target.name)
         self._operations.append(
             GraphOperation(
                 kind=self._target.optimizer.name,
                 phase=Phase.OPTIMIZER,
                 inputs=tuple(gradients.values()),
-                workspaces=tuple(Workspace(size=Polynomial(nbytes)) for _ in range(temporaries)),
+                # One for each weight: the update of all of them works on lists of tensors.
+                workspaces=tuple(
+                    Workspace(size=Polynomial(self._nbytes(name)))
+                    for _ in range(temporaries)
+                    for name in gradients
+                ),
             )
         )
 
@@ -326,4 +350,3 @@ class _Writer:
             itemsize=math.ceil(bits / 8),
         )
         return (Workspace(size=scratch, optional=True),)
-

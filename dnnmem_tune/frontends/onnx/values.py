@@ -121,16 +121,19 @@ def _divide(inputs: Inputs, _attributes: Attributes) -> Array:
     return np.asarray(left / right)
 
 
+def _given(inputs: Inputs, index: int) -> Array:
+    value = inputs[index]
+    if value is None:
+        raise ValueError(f"input {index} is not given")
+    return value
+
+
 def _first(inputs: Inputs) -> Array:
-    if inputs[0] is None:
-        raise ValueError("the first input is not given")
-    return inputs[0]
+    return _given(inputs, 0)
 
 
 def _second(inputs: Inputs) -> Array:
-    if inputs[1] is None:
-        raise ValueError("the second input is not given")
-    return inputs[1]
+    return _given(inputs, 1)
 
 
 def _product(shape: Sequence[int]) -> int:
@@ -207,5 +210,5 @@ _EVALUATED: dict[str, Callable[[Inputs, Attributes], Any]] = {
     "Sub": _binary(np.subtract),
     "Transpose": lambda inputs, attributes: np.transpose(_first(inputs), attributes.get("perm")),
     "Unsqueeze": _unsqueeze,
-    "Where": lambda inputs, _attributes: np.where(_first(inputs), _second(inputs), inputs[2]),
+    "Where": lambda inputs, _attributes: np.where(_first(inputs), _second(inputs), _given(inputs, 2)),
 }
