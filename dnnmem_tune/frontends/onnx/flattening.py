@@ -333,8 +333,7 @@ class Flattener:
         if inputs and node.op_type not in _NOT_FOLDED and all(given in self._fixed for given in inputs if given):
             self._fixed.update(output for output in outputs if output)
             return
-        op = node.op_type if node.domain in _STANDARD else f"{node.domain}.{node.op_type}"
-        self._flat.nodes.append(Node(op, name, inputs, outputs, attributes, times))
+        self._flat.nodes.append(Node(_qualified(node), name, inputs, outputs, attributes, times))
 
     def _evaluated(
         self, node: Any, inputs: Sequence[str], attributes: Mapping[str, Any], num_outputs: int
@@ -422,7 +421,7 @@ class Flattener:
                 bound = bounded_shape(node.op_type, given, values, attributes, shape) if known is None else None
                 if known is None:
                     self._inexact.add(output)
-                    (self._flat.unknown if bound is None else self._flat.bounded)[node.op_type] += 1
+                    (self._flat.unknown if bound is None else self._flat.bounded)[_qualified(node)] += 1
                 shape = known or bound or largest_shape(given, shape)
             elif inexact:
                 self._inexact.add(output)
@@ -470,7 +469,7 @@ class Flattener:
             value = self._values.get(known)
             if not local or value is None or value.dtype.kind not in "iufb":
                 continue
-            if node.op_type == "Reshape" and local == node.input[1]:
+            if node.op_type == "Reshape" and local == node.input[1] and inputs[0] not in self._fixed:
                 value = self._with_batch(value, self._flat.types[inputs[0]])
             data[local] = self._onnx.numpy_helper.from_array(np.ascontiguousarray(value), name=local)
         return data
@@ -501,6 +500,12 @@ class Flattener:
             int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value >= 0 else None
             for dim in tensor.shape.dim
         )
+
+
+def _qualified(node: Any) -> str:
+    """Return the operator's name, with its domain where that is not ONNX's own."""
+    name = str(node.op_type)
+    return name if node.domain in _STANDARD else f"{node.domain}.{name}"
 
 
 def _ordered(nodes: Sequence[Any], scope: Mapping[str, str], where: str) -> list[Any]:

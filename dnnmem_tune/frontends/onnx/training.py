@@ -145,7 +145,7 @@ class _Writer:
 
     def _forward(self, number: int, node: Node) -> None:
         rule = gradient_rule(node.op)
-        if rule is None:
+        if rule is None and node.op not in self._flat.unknown:
             self._no_rule[node.op] = self._no_rule.get(node.op, 0) + 1
         given = [self._index[name] for name in node.inputs if name in self._index]
         wanted = self._wanted_inputs(node, rule)
