@@ -37,7 +37,7 @@ def _caching(alloc_conf: str, framework: str) -> AllocatorPolicy:
 def _onnx(alloc_conf: str, framework: str) -> AllocatorPolicy:
     """Return the arena that runs the model, or the allocator of the framework that is to train it."""
     from dnnmem_tune.allocators.ort_arena import OrtArenaPolicy
-    from dnnmem_tune.frontends import onnx_target
+    from dnnmem_tune.frontends.onnx.opening import onnx_target
 
     target = onnx_target(framework)
     if target == "pytorch":

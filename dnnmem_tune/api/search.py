@@ -25,7 +25,9 @@ from dnnmem_tune.decisions.batch_size import (
 from dnnmem_tune.decisions.grid import make_grid
 from dnnmem_tune.decisions.verdict import Verdict, verdict_of
 from dnnmem_tune.errors import DnnMemError, UsageError, WorkloadError
+from dnnmem_tune.frontends.traced import FITTED_AT
 from dnnmem_tune.ir.fit import Mismatch, fit_traces
+from dnnmem_tune.ir.trace import MemoryTrace
 
 if TYPE_CHECKING:
     from dnnmem_tune.api.session import EstimationSession
@@ -37,9 +39,6 @@ _GROUPS = (2, 3, 4, 5, 6, 8, 16, 32, 64)
 
 _NEAR = 0.95
 """Where the largest batch lies as a share of the one whose live bytes alone fill the card."""
-
-_FITTED_AT = (8, 16)
-"""Batch sizes that every fit is made of, so that looking at them first costs nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +107,11 @@ def _trace_near_the_answer(
     common factors, it also says that the workload runs there, and no fourth trace has to confirm that.
     """
     traced = session.traced(device, params)
-    try:
-        fitted = fit_traces({batch_size: traced.exact_trace(batch_size) for batch_size in _FITTED_AT})
-    except WorkloadError:
+    traces = [trace for trace in traced.exact_traces(FITTED_AT) if isinstance(trace, MemoryTrace)]
+    if len(traces) < len(FITTED_AT) or bounds.power_of_two:
         return
-    if isinstance(fitted, Mismatch) or bounds.power_of_two:
+    fitted = fit_traces(dict(zip(FITTED_AT, traces, strict=True)))
+    if isinstance(fitted, Mismatch):
         return
     estimator = session.estimator_of(fitted, device)
     # Live bytes alone reach the card's capacity a little above the largest batch.
@@ -123,7 +122,9 @@ def _trace_near_the_answer(
     )
     multiple = int(_NEAR * too_large) // bounds.multiple_of
     near = bounds.multiple_of * (multiple if multiple % 2 else multiple - 1)
-    if near > max(_FITTED_AT):
+    if near > max(FITTED_AT):
+        # Beside the check, the smallest batch: the search asks whether it runs.
+        traced.exact_traces((near, 1) if bounds.minimum == 1 else (near,))
         with contextlib.suppress(WorkloadError):
             traced.trace_for(near)
 

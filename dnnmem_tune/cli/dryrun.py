@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dnnmem_tune.estimate.devices import DeviceProfile
     from dnnmem_tune.frontends.torch.emulated.dryrun.launch import DryRun
     from dnnmem_tune.frontends.torch.emulated.dryrun.outcome import Place, ProcessOutcome
+    from dnnmem_tune.frontends.torch.emulated.dryrun.warm import WarmRunner
 
 
 @command
@@ -121,6 +122,7 @@ def _find(
 ) -> ExitCode:
     from dnnmem_tune.decisions.batch_size import largest_batch
     from dnnmem_tune.frontends.torch.emulated.dryrun.command import with_argument
+    from dnnmem_tune.frontends.torch.emulated.dryrun.warm import WarmRunner
 
     name, equals, option = find.partition("=")
     if find.startswith("-") or not equals or not option:
@@ -128,12 +130,14 @@ def _find(
     if not name or not option.strip("-="):
         raise UsageError(f"--find {find!r} names no argument; write --find batch_size=--batch-size")
 
-    def probe(value: int) -> Outcome:
-        outcome = _probe(with_argument(words, option, value), plan, device)
-        typer.echo(f"{name}={value}: {getattr(outcome, 'reason', outcome)}", err=True)
-        return outcome
+    with WarmRunner(plan) as runner:
 
-    result = largest_batch(probe, maximum=maximum, num_neighbours=2, searched=name)
+        def probe(value: int) -> Outcome:
+            outcome = _probe(runner, with_argument(words, option, value), device)
+            typer.echo(f"{name}={value}: {outcome.reason}", err=True)
+            return outcome
+
+        result = largest_batch(probe, maximum=maximum, num_neighbours=2, searched=name)
     if as_json:
         options.print_json(_found_document(result, words, device))
     else:
@@ -146,13 +150,12 @@ def _find(
     return exit_code(result.largest_batch is not None)
 
 
-def _probe(words: Sequence[str], plan: DryRun, device: DeviceProfile) -> Outcome:
+def _probe(runner: WarmRunner, words: Sequence[str], device: DeviceProfile) -> Outcome:
     from dnnmem_tune.decisions.batch_size import CannotRun
-    from dnnmem_tune.decisions.verdict import Verdict, VerdictState
-    from dnnmem_tune.frontends.torch.emulated.dryrun.launch import run_dry
+    from dnnmem_tune.decisions.verdict import Verdict
 
     try:
-        outcomes = run_dry(words, plan)
+        outcomes = runner.run(words)
     except WorkloadError as error:
         return CannotRun(str(error))
     except TraceError as error:
@@ -162,10 +165,11 @@ def _probe(words: Sequence[str], plan: DryRun, device: DeviceProfile) -> Outcome
             peak = max(outcome.peak_device_bytes for outcome in outcomes)
             return Verdict.fits(peak_bytes=peak, limit_bytes=device.total_bytes)
         case False:
-            reason = next(outcome.message for outcome in outcomes if outcome.message)
-            return Verdict(
-                state=VerdictState.EXCEEDS, peak_bytes=None, limit_bytes=device.total_bytes, reason=reason
-            )
+            failed = next(outcome for outcome in outcomes if outcome.message)
+            # A lower bound of what it takes: enough to guess the next value from.
+            least = max(device.total_bytes + 1, failed.peak_device_bytes + failed.missing_bytes)
+            verdict = Verdict.exceeds(peak_bytes=least, limit_bytes=device.total_bytes)
+            return dataclasses.replace(verdict, reason=failed.message)
         case None:
             return Verdict.unknown(
                 "the program ended before its first optimizer step", limit_bytes=device.total_bytes

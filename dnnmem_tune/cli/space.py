@@ -120,7 +120,7 @@ def _print(report: SpaceReport, job: options.Job, gpu: str) -> None:
         [
             (
                 driver.name,
-                f"{driver.effect:.0%}",
+                "nothing (traced)" if driver.inert else f"{driver.effect:.0%}",
                 "  ".join(f"{label}: {share:.0%}" for label, share in driver.fitting),
             )
             for driver in report.drivers

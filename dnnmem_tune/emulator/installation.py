@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import json
 import platform
 import re
@@ -16,14 +18,8 @@ OLDEST = (2, 3)
 NEWEST = (2, 14)
 """Releases of PyTorch that were built and tested; a newer one is tried, with a note."""
 
-_PROBE = """
-import importlib.util, json, sys
-def folder(name):
-    spec = importlib.util.find_spec(name)
-    return list(spec.submodule_search_locations)[0] if spec and spec.submodule_search_locations else None
-names = ("torch", "torchvision", "torchaudio", "xformers", "flash_attn")
-print(json.dumps({"python": list(sys.version_info[:2]), "folders": {name: folder(name) for name in names}}))
-"""
+_PACKAGES = ("torch", "torchvision", "torchaudio", "xformers", "flash_attn")
+"""PyTorch, and packages with libraries of their own that call CUDA's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +62,8 @@ def find_installation(python: str | None = None) -> Installation:
             f"the emulated card needs Linux on x86-64, this is {platform.system()} on {platform.machine()}; "
             "use the recorder 'fake'"
         )
+    release, folders = _probe(python) if python else (sys.version_info[:2], _folders())
     python = python or sys.executable
-    release, folders = _probe(python)
     folder = folders["torch"]
     if folder is None:
         raise UnsupportedError(
@@ -104,11 +100,27 @@ def find_installation(python: str | None = None) -> Installation:
     )
 
 
+def _folders() -> dict[str, str | None]:
+    """Return the folder of each package, without importing it."""
+    specs = {name: importlib.util.find_spec(name) for name in _PACKAGES}
+    return {
+        name: spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else None
+        for name, spec in specs.items()
+    }
+
+
 def _probe(python: str) -> tuple[tuple[int, int], dict[str, str | None]]:
     """Return the release of an interpreter, and the folders of the packages that matter here."""
+    imports = "from __future__ import annotations\nimport importlib.util, json, sys"
+    program = (
+        f"{imports}\n_PACKAGES = {_PACKAGES!r}\n{inspect.getsource(_folders)}"
+        'print(json.dumps({"python": list(sys.version_info[:2]), "folders": _folders()}))'
+    )
     try:
         # -P: a file named torch.py in the current folder is not PyTorch.
-        done = subprocess.run([python, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [python, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
         raise UnsupportedError(f"cannot run the interpreter {python!r}: {''.join(reason)}") from error

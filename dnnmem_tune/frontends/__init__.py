@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnmem_tune import __version__
-from dnnmem_tune.errors import UsageError
+from dnnmem_tune.errors import UnsupportedError, UsageError
 from dnnmem_tune.frontends.base import DEFAULT_STEPS, RecordRequest
 from dnnmem_tune.frontends.trace_store import DiskStore
 from dnnmem_tune.frontends.traced import TracedWorkload
+
+if TYPE_CHECKING:
+    from dnnmem_tune.frontends.torch.client import TorchRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +73,12 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
 
 
 def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
-    from dnnmem_tune.frontends.torch.client import TorchRecorder
     from dnnmem_tune.frontends.torch.workloads.by_value import reference_of
     from dnnmem_tune.frontends.torch.workloads.fingerprint import workload_fingerprint
 
     reference = workload if isinstance(workload, str) else reference_of(workload)
     fingerprint = workload_fingerprint(reference)
-    recorder = TorchRecorder(
-        reference,
-        compute_capability=tracing.compute_capability,
-        total_bytes=tracing.total_bytes,
-        num_sms=tracing.num_sms,
-        time_limit=tracing.time_limit,
-        memory_limit=tracing.memory_limit,
-    )
+    recorder = _torch_recorder(reference, tracing)
     request = RecordRequest(
         workload=reference,
         batch_size=1,
@@ -99,7 +93,30 @@ def _open_torch(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trac
         recorder,
         request,
         store=store,
-        fingerprint=f"dnnmem_tune {__version__}, torch {_release('torch')}, {recorder.name}, {fingerprint}",
+        fingerprint=f"dnnmem_tune {__version__}, {recorder.fingerprint()}, {fingerprint}",
+    )
+
+
+def _torch_recorder(reference: str, tracing: Tracing) -> TorchRecorder:
+    """PyTorch itself where its CUDA build is installed, and fake tensors everywhere else."""
+    from dnnmem_tune.frontends.torch.client import TorchRecorder
+
+    if tracing.recorder != "fake":
+        from dnnmem_tune.frontends.torch.emulated.opening import Unavailable, find_emulation, open_recorder
+
+        match find_emulation(tracing.options.get("torch_python")):
+            case Unavailable(reason):
+                if tracing.recorder == "emulated":
+                    raise UnsupportedError(reason)
+            case installation:
+                return open_recorder(reference, tracing, installation)
+    return TorchRecorder(
+        reference,
+        compute_capability=tracing.compute_capability,
+        total_bytes=tracing.total_bytes,
+        num_sms=tracing.num_sms,
+        time_limit=tracing.time_limit,
+        memory_limit=tracing.memory_limit,
     )
 
 
@@ -115,46 +132,7 @@ def framework_of(workload: Any, framework: str) -> str:
     return "onnx" if is_file and framework == "torch" else framework
 
 
-def onnx_target(framework: str) -> str | None:
-    """Return whose training step is wanted of an ONNX model: ``pytorch`` of ``onnx:pytorch``; None for inference.
-
-    Raises:
-        UsageError: If there is none of that name.
-
-    """
-    from dnnmem_tune.operators.differentiation import TARGETS
-
-    name, colon, target = framework.partition(":")
-    if not colon:
-        return None
-    if name != "onnx" or target not in TARGETS:
-        raise UsageError(
-            f"an ONNX model is trained as {', '.join(TARGETS[:-1])} or {TARGETS[-1]}, got {target or framework!r}"
-        )
-    return target
-
-
 def _open_onnx(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
-    from dnnmem_tune.frontends.onnx.recorder import OnnxRecorder
+    from dnnmem_tune.frontends.onnx.opening import open_model
 
-    if not isinstance(workload, str):
-        raise UsageError(f"an ONNX workload is the path of a file, got {workload!r}")
-    recorder = OnnxRecorder(
-        Path(workload).expanduser(), train_as=onnx_target(tracing.framework), memory_limit=tracing.memory_limit
-    )
-    store = DiskStore(tracing.cache_dir) if tracing.cache_dir is not None else None
-    return TracedWorkload(
-        recorder,
-        RecordRequest(
-            workload=workload, batch_size=1, params=params, compute_capability=tracing.compute_capability
-        ),
-        store=store,
-        fingerprint=f"dnnmem_tune {__version__}, {recorder.fingerprint()}",
-    )
-
-
-def _release(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    return open_model(workload, params, tracing)

@@ -17,7 +17,7 @@ from dnnmem_tune.frontends.base import RecordRequest
 from dnnmem_tune.ir.fit import Mismatch, confirms, fit_traces
 from dnnmem_tune.ir.trace import MemoryTrace
 
-_FITTED_AT = (8, 16)
+FITTED_AT = (8, 16)
 """Multiples of eight, since workloads that split their batch run at these."""
 
 _QUADRATIC_AT = 24
@@ -125,11 +125,20 @@ class TracedWorkload:
 
     def exact_trace(self, batch_size: int) -> MemoryTrace:
         """Return the trace of a run at exactly this batch size; raises as ``trace_for`` does."""
-        with self._lock:
-            (outcome,) = self._traces((batch_size,))
+        (outcome,) = self.exact_traces((batch_size,))
         if isinstance(outcome, DnnMemError):
             raise outcome
         return outcome
+
+    def exact_traces(self, batch_sizes: Sequence[int]) -> list[MemoryTrace | DnnMemError]:
+        """Return the traces of runs at exactly these batch sizes, made side by side, or the errors they end with.
+
+        Raises:
+            DnnMemError: If the worker cannot be started, or the workload cannot be loaded or hangs.
+
+        """
+        with self._lock:
+            return self._traces(batch_sizes)
 
     def confirm(self, batch_size: int) -> bool:
         """Trace at ``batch_size`` and say whether the fit holds there; from then on it is not used if not."""
@@ -142,16 +151,16 @@ class TracedWorkload:
             return mismatch is None
 
     def _make_fit(self, asked: int) -> MemoryTrace | _Unfitted:
-        checked = _CHECKED_AT if asked in _FITTED_AT else asked
-        outcomes = self._traces((*_FITTED_AT, checked))
+        checked = _CHECKED_AT if asked in FITTED_AT else asked
+        outcomes = self._traces((*FITTED_AT, checked))
         traces = {
             batch_size: outcome
-            for batch_size, outcome in zip((*_FITTED_AT, checked), outcomes, strict=True)
+            for batch_size, outcome in zip((*FITTED_AT, checked), outcomes, strict=True)
             if isinstance(outcome, MemoryTrace)
         }
         if len(traces) < 3:
             return self._unfittable(outcomes)
-        fitted = fit_traces({batch_size: traces[batch_size] for batch_size in _FITTED_AT})
+        fitted = fit_traces({batch_size: traces[batch_size] for batch_size in FITTED_AT})
         if isinstance(fitted, Mismatch) or confirms(fitted, checked, traces[checked]) is not None:
             fitted = self._make_quadratic_fit(traces, checked)
         if isinstance(fitted, Mismatch):
@@ -165,7 +174,7 @@ class TracedWorkload:
         (outcome,) = self._traces((third,))
         if isinstance(outcome, DnnMemError):
             return Mismatch(str(outcome))
-        fitted = fit_traces({**{batch_size: traces[batch_size] for batch_size in _FITTED_AT}, third: outcome})
+        fitted = fit_traces({**{batch_size: traces[batch_size] for batch_size in FITTED_AT}, third: outcome})
         if isinstance(fitted, Mismatch):
             return fitted
         return confirms(fitted, checked, traces[checked]) or fitted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,3 +46,17 @@ def run_python(installation: Installation) -> Callable[..., subprocess.Completed
         )
 
     return run
+
+
+@pytest.fixture
+def own_python() -> Callable[..., subprocess.Popen[str]]:
+    """Start a program in this interpreter, in a process group of its own."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )  # fmt: skip
+
+    return start

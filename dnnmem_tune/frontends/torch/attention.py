@@ -39,8 +39,8 @@ def scaled_dot_product_attention(
     if query.dim() == key.dim() == value.dim() == 3:
         mask = attn_mask.unsqueeze(0) if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
         batched = scaled_dot_product_attention(
-            compute_capability, query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), mask, dropout_p, is_causal,
-            scale=scale, enable_gqa=enable_gqa,
+            compute_capability, query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), mask, dropout_p,
+            is_causal, scale=scale, enable_gqa=enable_gqa,
         )  # fmt: skip
         return batched.squeeze(0)
     call = AttentionCall(

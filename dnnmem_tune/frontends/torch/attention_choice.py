@@ -82,7 +82,7 @@ def _priority_order(compute_capability: tuple[int, int]) -> tuple[Backend, ...]:
 
 
 def _math_allowed(_call: AttentionCall) -> bool:
-    return torch.backends.cuda.math_sdp_enabled()
+    return bool(torch.backends.cuda.math_sdp_enabled())
 
 
 def _cudnn_allowed(call: AttentionCall) -> bool:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Any
 
 from dnnmem_tune.errors import (
@@ -81,6 +82,14 @@ class TorchRecorder:
         self._output: _Lines | None = None
         self._last_words: deque[bytes] = deque(maxlen=64)
         self._lock = threading.Lock()
+
+    def fingerprint(self) -> str:
+        """Return what a cached trace depends on besides the request and the workload's source."""
+        try:
+            release = version("torch")
+        except PackageNotFoundError:
+            release = "not installed"
+        return f"torch {release}, {self.name}"
 
     def record(self, requests: Sequence[RecordRequest]) -> list[MemoryTrace]:
         """Return one trace with constant sizes for each request, in order; see ``Recorder``."""

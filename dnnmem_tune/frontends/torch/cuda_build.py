@@ -21,12 +21,14 @@ from torch.utils import _foreach_utils as foreach
 
 from dnnmem_tune.frontends.torch import (
     attention,
+    composites,
     ctc,
     cuda_runtime,
     cudnn,
     device_guard,
     fallback,
     host_side,
+    recurrent,
     refusals,
 )
 from dnnmem_tune.frontends.torch.fake_mode import FakeCudaMode
@@ -53,6 +55,7 @@ def install(
     fallback.install()
     host_side.install()
     refusals.install()
+    recurrent.install_flattening()
     _admit_fake_tensors()
     return mode
 
@@ -63,9 +66,11 @@ def _override_operators(compute_capability: tuple[int, int]) -> None:
         "scaled_dot_product_attention": functools.partial(
             attention.scaled_dot_product_attention, compute_capability
         ),
-        "lstm.input": cudnn.lstm,
-        "gru.input": cudnn.gru,
+        **recurrent.overrides(),
         "batch_norm": cudnn.batch_norm,
+        "linear": composites.linear,
+        "one_hot": composites.one_hot,
+        "group_norm": composites.group_norm,
         "ctc_loss.Tensor": ctc.ctc_loss,
     }
     with warnings.catch_warnings():

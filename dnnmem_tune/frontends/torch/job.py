@@ -33,7 +33,6 @@ def record_job(build: Build, request: RecordRequest, mode: FakeCudaMode) -> Memo
     """
     recorder = Recorder(request.compute_capability)
     # Cyclic garbage would be found at other places in every trace: collect it between steps only.
-    gc.collect()
     gc.disable()
     with warnings.catch_warnings(), mode, recorder, recorder.attribution.watching(recorder.identify):
         warnings.simplefilter("ignore")
@@ -43,14 +42,21 @@ def record_job(build: Build, request: RecordRequest, mode: FakeCudaMode) -> Memo
             raise TypeError(
                 f"build must return a function that runs one training step, it returned {type(step).__name__}"
             )
+        _collect_garbage()
         recorder.mark("build")
         for index in range(request.num_steps):
             answer_for_libraries()
             recorder.attribution.step = index
             step()
             recorder.attribution.settle_model()
-            gc.collect()
+            _collect_garbage()
             recorder.mark(f"step {index}")
         trace = recorder.finish()
     gc.enable()
     return trace
+
+
+def _collect_garbage() -> None:
+    """Collect cyclic garbage, and do not look again at what survives: most of a trace's many objects do."""
+    gc.collect()
+    gc.freeze()

@@ -92,6 +92,11 @@ class Recorder(TorchDispatchMode):
         entry = self._live.get(tensor.untyped_storage()._cdata)
         return entry[0] if entry is not None else None
 
+    def made_by(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of the operator that allocated the storage of ``tensor``, if it is on the device."""
+        index = self.identify(tensor)
+        return self.operations[self._operation_of[index]].name if index is not None else None
+
     def mark(self, name: str) -> None:
         """Note that the part called ``name`` ends here."""
         self.marks.append(Mark(name, len(self.events)))
@@ -254,15 +259,30 @@ def _category_by_lifetime(operation: Operation, *, saved: bool) -> Category:
         case Phase.OPTIMIZER:
             return Category.TEMPORARY
         case Phase.FORWARD:
-            if not operation.module and operation.name.startswith(_INPUT_OPERATORS):
+            name = operation.name.partition(".")[0]
+            if not operation.module and name in _INPUT_OPERATORS:
                 return Category.INPUT
+            if not operation.module and name == "aten::ones_like":
+                return Category.OUTPUT_GRADIENT  # where a backward pass starts
             return Category.ACTIVATION if saved else Category.TEMPORARY
 
 
-_INPUT_OPERATORS = (
-    "aten::_to_copy", "aten::rand", "aten::zeros", "aten::ones", "aten::full", "aten::empty", "aten::arange",
-    "aten::lift_fresh",
-)  # fmt: skip
+_INPUT_OPERATORS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_to_copy",
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "arange",
+        "lift_fresh",
+    )
+)
 """How a batch gets to the device: a copy, or a synthetic batch made there."""
 
 

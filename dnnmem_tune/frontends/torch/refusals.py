@@ -17,6 +17,8 @@ _DISTRIBUTED = (
     "(DistributedDataParallel adds a copy of the gradients), or use the emulated recorder"
 )
 
+_GRAPHS = "CUDA graphs are not modelled (a capture has a memory pool of its own); estimate the eager step"
+
 
 def install() -> None:
     """Replace what is not modelled by functions that say so."""
@@ -24,14 +26,16 @@ def install() -> None:
         "torch.compile is not modelled, since a compiled step allocates otherwise than an eager one; "
         "estimate the eager step (leave torch.compile out)"
     )
-    graphs = _refusal(
-        "CUDA graphs are not modelled (a capture has a memory pool of its own); estimate the eager step"
-    )
+    graphs = _refusal(_GRAPHS)
     parallel = _refusal(f"DistributedDataParallel: {_DISTRIBUTED}")
     refused: list[tuple[Any, str, Any]] = [
         (torch, "compile", compiled),
         (torch.nn.Module, "compile", compiled),
-        (torch.cuda, "CUDAGraph", graphs),
+        (
+            torch.cuda,
+            "CUDAGraph",
+            type("CUDAGraph", (), {"__init__": graphs}),
+        ),  # a type, since annotations name it
         (torch.cuda, "graph", graphs),
         (torch.cuda, "make_graphed_callables", graphs),
         (torch.nn.parallel.DistributedDataParallel, "__init__", parallel),

@@ -27,14 +27,32 @@ _WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int
 _ATTRIBUTE = "_dnnmem_value"
 
 
+class _Known:
+    """A value in the attributes of a fake tensor; a copy of the tensor has a copy of the value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+    def __deepcopy__(self, _memo: Any) -> _Known:
+        with _disable_current_modes():
+            return _Known(self.value.clone())
+
+
 def known_value(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the real tensor behind ``tensor``, or nothing where its values are not known."""
     if not isinstance(tensor, FakeTensor):
         return tensor if tensor.device.type == "cpu" else None
-    value: torch.Tensor | None = getattr(tensor, _ATTRIBUTE, None)
-    if value is None and tensor.device.type == "cpu":
-        value = tensor.constant
-    return value
+    known: _Known | None = getattr(tensor, _ATTRIBUTE, None)
+    if known is not None:
+        return known.value
+    return tensor.constant if tensor.device.type == "cpu" else None
+
+
+def remember(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Keep the real tensor behind a fake one that a stand-in for an operator made."""
+    setattr(tensor, _ATTRIBUTE, _Known(value))
 
 
 def may_be_known(tensor: torch.Tensor) -> bool:
@@ -68,7 +86,7 @@ def follow(func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any) -> No
     flat_real = [out for out in tree_flatten(real_outputs)[0] if isinstance(out, torch.Tensor)]
     for fake, real in zip(flat_outputs, flat_real, strict=False):
         if isinstance(fake, FakeTensor):
-            setattr(fake, _ATTRIBUTE, real)
+            setattr(fake, _ATTRIBUTE, _Known(real))
 
 
 def _real(leaf: Any) -> Any:

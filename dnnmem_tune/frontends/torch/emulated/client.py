@@ -66,11 +66,10 @@ class EmulatedRecorder(TorchRecorder):
             python=self.installation.python,
         )
 
-    @property
     def fingerprint(self) -> str:
-        """What a trace depends on besides the request and the workload's source."""
+        """Return what a cached trace depends on: kernels differ with the card, and with PyTorch's release."""
         card = self.card
-        return f"{self.name}, torch {self.installation.version}, {card.num_sms} SMs, {card.total_bytes} bytes"
+        return f"torch {self.installation.version}, {self.name}, {card.num_sms} SMs, {card.total_bytes} bytes"
 
     def run(
         self, requests: Sequence[RecordRequest], *, conv_workspace: str = "none"

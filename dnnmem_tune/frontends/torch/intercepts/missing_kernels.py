@@ -21,26 +21,6 @@ def fused_sgd(_recorder: Recorder, _func: Any, _args: Any, _kwargs: Any) -> None
     """In place; torch 2.13 has no meta kernel for it."""
 
 
-@intercept(aten._cudnn_rnn_backward.default)
-def cudnn_rnn_backward(_recorder: Recorder, _func: Any, args: Any, _kwargs: Any) -> Any:
-    """Gradients of cuDNN's RNN; the weight gradients are views of one flat buffer.
-
-    Source: ``_cudnn_rnn_backward`` in ``aten/src/ATen/native/cudnn/RNN.cpp``, torch 2.13.
-    """
-    inputs, weights, _stride, _flat, hx, cx, *_rest = args
-    flat = inputs.new_empty(sum(weight.numel() for weight in weights))
-    gradients, offset = [], 0
-    for weight in weights:
-        gradients.append(flat[offset : offset + weight.numel()].view(weight.shape))
-        offset += weight.numel()
-    return (
-        torch.empty_like(inputs),
-        torch.empty_like(hx),
-        None if cx is None else torch.empty_like(cx),
-        gradients,
-    )
-
-
 @intercept(aten._pin_memory.default)
 def pin_memory(_recorder: Recorder, _func: Any, args: Any, _kwargs: Any) -> Any:
     """Pinned host memory is host memory."""

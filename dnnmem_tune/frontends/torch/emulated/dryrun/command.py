@@ -47,6 +47,24 @@ def interpreter_of(command: Sequence[str]) -> str:
     raise UsageError(f"{command[0]!r} is no Python program; write the command as python train.py, or torchrun ...")
 
 
+def script_of(command: Sequence[str]) -> int | None:
+    """Return the position of the script in ``python [-u ...] script.py ...``; None for any other command.
+
+    Example:
+        >>> script_of(["python3", "-u", "train.py", "--lr", "1"]), script_of(["torchrun", "train.py"])
+        (2, None)
+
+    """
+    if not Path(command[0]).name.startswith("python"):
+        return None
+    for index, word in enumerate(command[1:], 1):
+        if not word.startswith("-"):
+            return index if word.endswith(".py") else None
+        if word not in ("-u", "-O", "-B"):
+            return None
+    return None
+
+
 def with_argument(command: Sequence[str], option: str, value: int) -> list[str]:
     """Return ``command`` with ``option`` set to ``value``: where it stands, or else at the end.
 

@@ -20,7 +20,7 @@ from typing import IO
 
 from dnnmem_tune.emulator.cache import ensure_build
 from dnnmem_tune.emulator.card import Card
-from dnnmem_tune.emulator.installation import Installation, find_installation
+from dnnmem_tune.emulator.installation import find_installation
 from dnnmem_tune.errors import TraceError, WorkloadError
 from dnnmem_tune.frontends.torch.emulated.dryrun.command import check_command, interpreter_of
 from dnnmem_tune.frontends.torch.emulated.dryrun.outcome import Ending, ProcessOutcome, decode_outcome
@@ -28,6 +28,8 @@ from dnnmem_tune.units import format_bytes
 
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 _POLL_SECONDS = 0.05
+_RANKS_SECONDS = 20.0
+"""How long the other ranks may take once the first has told what it saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,6 @@ def run_dry(
     *,
     cache: Path | None = None,
     show: Callable[[str], None] | None = None,
-    installation: Installation | None = None,
 ) -> list[ProcessOutcome]:
     """Run ``command`` and return what each of its training processes tells, by rank.
 
@@ -67,7 +68,6 @@ def run_dry(
         plan: The card, and when to stop.
         cache: Folder of built stub libraries; the user's own by default.
         show: Called with each line that the program prints.
-        installation: The CUDA build of the command's interpreter, where it is known already.
 
     Raises:
         UsageError: If the command is no Python program.
@@ -77,52 +77,58 @@ def run_dry(
 
     """
     check_command(command)
-    installation = installation or find_installation(interpreter_of(command))
-    folder = ensure_build(installation, cache)
+    folder = ensure_build(find_installation(interpreter_of(command)), cache)
     with tempfile.TemporaryDirectory(prefix="dnnmem-dryrun-") as results:
-        setup = Path(results) / "setup"
-        setup.write_text(
-            json.dumps(
-                {
-                    "emulator": str(folder),
-                    "card": dataclasses.asdict(plan.card),
-                    "num_steps": plan.num_steps,
-                    "conv_workspace": plan.conv_workspace,
-                    "results": results,
-                    "snapshot": plan.snapshot is not None,
-                }
-            )
-        )
-        words = _Words(show)
+        setup = write_setup(Path(results), folder, plan)
+        words = Words(show)
         process = _start(command, setup)
         assert process.stdout is not None
         reader = threading.Thread(target=words.listen, args=(process.stdout,), daemon=True)
         reader.start()
         try:
-            _wait(process, Path(results), plan, words)
+            wait_for_outcome(process.poll, process.pid, Path(results), plan, words)
         finally:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            reader.join(timeout=2)
-        outcomes = _collect(Path(results))
-        _check(outcomes, process.returncode, words)
-        return _keep_snapshot(outcomes, plan.snapshot)
+            reader.join(timeout=5)  # a writer that left the group may hold the pipe open
+            if not reader.is_alive():
+                process.stdout.close()
+        return collect_outcomes(Path(results), process.returncode, plan, words)
+
+
+def write_setup(results: Path, emulator: Path, plan: DryRun) -> Path:
+    """Write what the processes of a run need to know into its folder; they leave their outcomes there."""
+    setup = results / "setup"
+    document = {
+        "emulator": str(emulator),
+        "card": dataclasses.asdict(plan.card),
+        "num_steps": plan.num_steps,
+        "conv_workspace": plan.conv_workspace,
+        "results": str(results),
+        "snapshot": plan.snapshot is not None,
+    }
+    setup.write_text(json.dumps(document))
+    return setup
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a run: the caller's, less what is about the real machine's cards."""
+    return {
+        **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
+        "TORCH_NCCL_ENABLE_MONITORING": "0",  # a watchdog that waits for ranks that do not exist
+        "KINETO_LOG_LEVEL": "99",
+        **more,
+    }
 
 
 def _start(command: Sequence[str], setup: Path) -> subprocess.Popen[bytes]:
     path = os.environ.get("PYTHONPATH")
-    environment = {
-        **os.environ,
-        "DNNMEM_DRYRUN": str(setup),
-        "PYTHONPATH": f"{_BOOTSTRAP}{os.pathsep}{path}" if path else str(_BOOTSTRAP),
-        "TORCH_NCCL_ENABLE_MONITORING": "0",  # a watchdog that waits for ranks that do not exist
-        "KINETO_LOG_LEVEL": "99",
-    }
-    environment.pop("CUDA_VISIBLE_DEVICES", None)  # the real machine's; the emulated one shows all its cards
     return subprocess.Popen(
         list(command),
-        env=environment,
+        env=environment(
+            DNNMEM_DRYRUN=str(setup), PYTHONPATH=f"{_BOOTSTRAP}{os.pathsep}{path}" if path else str(_BOOTSTRAP)
+        ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -130,19 +136,38 @@ def _start(command: Sequence[str], setup: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _wait(process: subprocess.Popen[bytes], results: Path, plan: DryRun, words: _Words) -> None:
+def wait_for_outcome(
+    poll: Callable[[], int | None], group: int, results: Path, plan: DryRun, words: Words
+) -> None:
+    """Wait until a run has told what it had to, or has ended.
+
+    Args:
+        poll: Returns the exit status, or None while the program runs.
+        group: Its process group.
+        results: Folder of the run.
+        plan: Its limits.
+        words: What it prints.
+
+    Raises:
+        TraceError: If it outgrows a limit.
+
+    """
     deadline = time.monotonic() + plan.time_limit
-    while process.poll() is None:
-        if any(outcome.rank == 0 and outcome.num_steps for outcome in _collect(results)):
-            return
-        if any(outcome.ending is Ending.OUT_OF_MEMORY for outcome in _collect(results)):
-            return
+    ranks_deadline = float("inf")
+    while poll() is None:
+        outcomes = [
+            outcome for outcome in _collect(results) if outcome.num_steps or outcome.ending is Ending.OUT_OF_MEMORY
+        ]
+        if outcomes:
+            ranks_deadline = min(ranks_deadline, time.monotonic() + _RANKS_SECONDS)
+            if len(outcomes) >= outcomes[0].num_local_ranks or time.monotonic() > ranks_deadline:
+                return
         if time.monotonic() > deadline:
             raise TraceError(
                 f"the program did not reach {plan.num_steps} optimizer steps within {plan.time_limit:g} s"
                 f"{words.last_line()}; give it more time, or fewer steps"
             )
-        used = group_memory(process.pid)
+        used = group_memory(group)
         if used > plan.memory_limit:
             raise TraceError(
                 f"the program took {format_bytes(used)} of host memory, its limit is "
@@ -156,13 +181,26 @@ def _collect(results: Path) -> list[ProcessOutcome]:
     return sorted(outcomes, key=lambda outcome: (outcome.rank, not outcome.num_steps, -outcome.peak_device_bytes))
 
 
-def _check(outcomes: list[ProcessOutcome], status: int | None, words: _Words) -> None:
-    if any(outcome.ending in (Ending.STEPS, Ending.OUT_OF_MEMORY) for outcome in outcomes):
-        return
+def collect_outcomes(results: Path, status: int | None, plan: DryRun, words: Words) -> list[ProcessOutcome]:
+    """Return what the processes of a run told, by rank.
+
+    Raises:
+        WorkloadError: If the program failed before it did what was asked.
+
+    """
+    outcomes = _collect(results)
+    if not any(outcome.ending in (Ending.STEPS, Ending.OUT_OF_MEMORY) for outcome in outcomes):
+        _check_ending(outcomes, status, words)
+    return _keep_snapshot(outcomes, plan.snapshot)
+
+
+def _check_ending(outcomes: list[ProcessOutcome], status: int | None, words: Words) -> None:
     raised = next((outcome for outcome in outcomes if outcome.ending is Ending.RAISED), None)
     if raised is not None:
         where = f"{raised.place.file}:{raised.place.line}: " if raised.place else ""
         raise WorkloadError(f"{where}{raised.message}")
+    if outcomes and status and status > 0 and not any(outcome.num_steps for outcome in outcomes):
+        raise WorkloadError(f"the program ended with status {status} before its first step{words.last_line()}")
     if not outcomes:
         how = f"died of {signal.Signals(-status).name}" if status and status < 0 else f"ended with status {status}"
         raise WorkloadError(f"the program {how} before it imported PyTorch{words.last_line()}")
@@ -190,7 +228,7 @@ def group_memory(group: int) -> int:
     return total
 
 
-class _Words:
+class Words:
     """What the program prints: shown as it comes, the end of it kept."""
 
     def __init__(self, show: Callable[[str], None] | None) -> None:
@@ -198,6 +236,7 @@ class _Words:
         self._lines: deque[str] = deque(maxlen=20)
 
     def listen(self, stream: IO[bytes]) -> None:
+        """Take what comes out of ``stream``, until it ends."""
         pending = b""
         with contextlib.suppress(OSError, ValueError):
             while chunk := os.read(stream.fileno(), 1 << 16):
@@ -206,6 +245,11 @@ class _Words:
                 for line in lines:
                     self._take(line)
         self._take(pending)
+
+    def read(self, file: Path) -> None:
+        """Take what was printed into a file."""
+        with contextlib.suppress(OSError), file.open("rb") as stream:
+            self.listen(stream)
 
     def last_line(self) -> str:
         """A clause with the last line that was printed; empty where there is none."""

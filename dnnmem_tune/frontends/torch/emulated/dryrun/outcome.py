@@ -56,7 +56,11 @@ class ProcessOutcome:
     rank: int
     """Of a distributed job; 0 for a single process."""
 
+    num_local_ranks: int = 1
+    """Processes of the job on this machine."""
+
     ending: Ending
+    """How it ended."""
 
     message: str = ""
     """PyTorch's words where memory ran out; type and text of an exception."""
@@ -75,6 +79,9 @@ class ProcessOutcome:
 
     peak_device_bytes: int = 0
     """Of the card, with its context."""
+
+    missing_bytes: int = 0
+    """How much more than was free the card was asked for when memory ran out; the run as a whole may lack more."""
 
     peak_place: Place | None = None
     """Where the allocator's peak was reached."""
