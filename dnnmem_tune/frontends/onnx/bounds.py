@@ -48,9 +48,7 @@ def copied_schema(onnx: Any, node: Any) -> tuple[Any, str]:
     return copy, ""
 
 
-def unlisted_shape(
-    op: str, given: Given, values: Values, attributes: Mapping[str, Any], output: int
-) -> tuple[int, ...] | None:
+def unlisted_shape(op: str, given: Given, attributes: Mapping[str, Any], output: int) -> tuple[int, ...] | None:
     """Return the exact shape of an output of an operator that ``onnx`` has no schema for; None where not known."""
     first = given[0] if given else None
     if first is None:

@@ -50,6 +50,8 @@ class Flattener:
         shapes: Name of an input -> its shape.
         batch: The batch size asked for, and the one that the file was exported for where that is another.
         trip_counts: Name of a ``Loop`` node -> how often it runs, where the file does not say.
+        hints: Name of a value of the outermost graph -> its shape, as found in another way; used where the
+            operator's own inference says nothing.
 
     """
 
@@ -60,12 +62,14 @@ class Flattener:
         *,
         batch: tuple[int, int | None] = (1, None),
         trip_counts: Mapping[str, int] | None = None,
+        hints: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         self._onnx = import_onnx()
         self._model = model
         self._shapes = shapes
         self._batch, self._exported_batch = batch
         self._trip_counts = dict(trip_counts or {})
+        self._hints = hints or {}
         self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._values: dict[str, Array] = {}
         self._fixed: set[str] = set()
@@ -417,7 +421,7 @@ class Flattener:
             if element is None:
                 element = next((tensor.element for tensor in given if tensor), self._onnx.TensorProto.FLOAT)
             if shape is None or None in shape:
-                known = unlisted_shape(node.op_type, given, values, attributes, index)
+                known = unlisted_shape(node.op_type, given, attributes, index) or self._hints.get(output)
                 bound = bounded_shape(node.op_type, given, values, attributes, shape) if known is None else None
                 if known is None:
                     self._inexact.add(output)

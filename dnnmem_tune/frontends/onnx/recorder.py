@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dnnmem_tune.frontends.onnx.ort_plan import inference_trace
 from dnnmem_tune.frontends.onnx.reading import import_onnx, missing_external_files, read_model
 from dnnmem_tune.frontends.onnx.settings import OnnxSettings, read_settings
 from dnnmem_tune.frontends.onnx.simplifying import simplified
+from dnnmem_tune.frontends.onnx.symbolic import symbolic_shapes
 from dnnmem_tune.frontends.onnx.training import TrainingTarget, training_trace
 from dnnmem_tune.ir.trace import MemoryTrace
 
@@ -96,12 +98,17 @@ class OnnxRecorder:
             self._model = read_model(self._path, memory_limit=self._memory_limit)
         dimensions = read_dimensions(self._model, settings.batch_dim)
         shapes = dimensions.bind(batch_size, settings.dims)
-        flat = Flattener(
+        flatten = partial(
+            Flattener,
             self._model,
             shapes,
             batch=(batch_size, dimensions.fixed_batch),
             trip_counts=settings.trip_counts,
-        ).flatten()
+        )
+        flat = flatten().flatten()
+        if flat.unknown:
+            hints = symbolic_shapes(self._model, shapes)
+            flat = flatten(hints=hints).flatten() if hints else flat
         missing = missing_external_files(self._model, self._path.parent)
         if missing:
             note = f"The weights in {', '.join(missing[:3])} are not there; their sizes are taken from the model."
