@@ -28,7 +28,10 @@ class GradientRule:
     """How an operator is differentiated."""
 
     gradients: Mapping[int, tuple[str, ...]]
-    """Input -> the tensors that its gradient takes besides that of the output."""
+    """Input -> the tensors that its gradient takes besides that of the output.
+
+    One that only some targets take has the target before it, as in ``pytorch:x0``.
+    """
 
     learns: tuple[int, ...] = ()
     """Inputs that are trained where they are weights of the model."""
@@ -44,6 +47,9 @@ class GradientRule:
 
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
     """Target -> bytes kept for each element of the output besides: masks, indices, intermediate results."""
+
+    temporaries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Target -> tensors of the output's size that forward and backward take for a moment."""
 
 
 _RULES: dict[str, GradientRule] = {}
@@ -151,15 +157,19 @@ def _register_normalisation() -> None:
         "com.microsoft.SkipLayerNormalization",
         GradientRule(gradients={0: ("x0", "x1", "x2"), 1: (), 2: ("x0",), 3: (), 4: ()}, learns=(2, 3, 4)),
     )
-    # PyTorch composes it: the square, its padded copy, the average, and the power of it are kept.
-    register_rule("LRN", GradientRule(gradients={0: ("x0", "y0")}, kept_bytes={PYTORCH: 12}))
+    # PyTorch composes it of seven operators (``torch/nn/functional.py``): the padded square, the sum under
+    # the power and the power are kept; the square and the average are not.
+    lrn = GradientRule(gradients={0: ("x0", "y0")}, kept_bytes={PYTORCH: 12}, temporaries={PYTORCH: (2, 3)})
+    register_rule("LRN", lrn)
     register_rule("MeanVarianceNormalization", GradientRule(gradients={0: ("x0", "y0")}))
     register_rule("LpNormalization", GradientRule(gradients={0: ("x0", "y0")}))
 
 
 def _register_pooling() -> None:
-    # PyTorch keeps the place of each maximum, a 64-bit number; the others compare again.
-    register_rule("MaxPool", GradientRule(gradients={0: ("x0", "y0")}, kept_bytes={PYTORCH: 8}))
+    # The place of each maximum is a 64-bit number; TensorFlow compares input and output again.
+    places = {PYTORCH: 8, ORT: 8}
+    takes = ("pytorch:x0", "tensorflow:x0", "tensorflow:y0")
+    register_rule("MaxPool", GradientRule(gradients={0: takes}, kept_bytes=places))
     register_rule("AveragePool LpPool", GradientRule(gradients={0: ("x0",)}))
     register_rule("GlobalAveragePool", GradientRule(gradients={0: ()}))
     register_rule("GlobalMaxPool GlobalLpPool", GradientRule(gradients={0: ("x0", "y0")}))

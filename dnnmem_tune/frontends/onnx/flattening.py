@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from dnnmem_tune.errors import WorkloadError
-from dnnmem_tune.frontends.onnx.bounds import bounded_shape, copied_schema, largest_shape, unlisted_shape
 from dnnmem_tune.frontends.onnx.flat import FlatModel, Node, TensorType
+from dnnmem_tune.frontends.onnx.node_types import STANDARD, NodeTypes, qualified, tensor_type
+from dnnmem_tune.frontends.onnx.ordering import ordered
 from dnnmem_tune.frontends.onnx.reading import import_onnx
 from dnnmem_tune.frontends.onnx.values import MAX_ELEMENTS, Array, evaluate
-
-_STANDARD = ("", "ai.onnx")
 
 _NOT_FOLDED = frozenset(
     {
@@ -38,7 +37,7 @@ _NOT_FOLDED = frozenset(
 ONNX Runtime keeps ``DequantizeLinear``, so that weights stay quantised (``constant_folding.cc``).
 """
 
-_MOST_NODES = 1_000_000
+_MOST_NODES = 200_000
 """Nodes after expansion; functions that call functions can ask for more than any memory holds."""
 
 
@@ -67,15 +66,22 @@ class Flattener:
         self._onnx = import_onnx()
         self._model = model
         self._shapes = shapes
-        self._batch, self._exported_batch = batch
         self._trip_counts = dict(trip_counts or {})
-        self._hints = hints or {}
         self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions}
         self._values: dict[str, Array] = {}
         self._fixed: set[str] = set()
         self._inexact: set[str] = set()
         self._depth = 0
         self._flat = FlatModel()
+        self._node_types = NodeTypes(
+            self._flat,
+            values=self._values,
+            fixed=self._fixed,
+            inexact=self._inexact,
+            batch=batch,
+            hints=hints or {},
+            ir_version=model.ir_version,
+        )
 
     def flatten(self) -> FlatModel:
         """Return the nodes that run, with the type of every value.
@@ -91,7 +97,7 @@ class Flattener:
             if value.name not in scope:
                 self._read_input(value, scope)
         opsets = {entry.domain: entry.version for entry in self._model.opset_import}
-        self._walk(_ordered(graph.node, scope, "the graph"), scope, opsets, "", 1)
+        self._walk(ordered(graph.node, scope, "the graph"), scope, opsets, "", 1)
         for value in graph.output:
             if value.name not in scope:
                 raise WorkloadError(f"output {value.name!r} of the model is made by no node")
@@ -139,12 +145,8 @@ class Flattener:
         self._flat.inputs.append(value.name)
 
     def _declare(self, name: str, element: int, shape: tuple[int, ...]) -> TensorType:
-        self._flat.types[name] = declared = self._tensor_type(element, shape)
+        self._flat.types[name] = declared = tensor_type(element, shape)
         return declared
-
-    def _tensor_type(self, element: int, shape: tuple[int, ...]) -> TensorType:
-        bits, is_float = _element(self._onnx, element)
-        return TensorType(element, shape, bits, is_float)
 
     def _walk(
         self, nodes: Sequence[Any], scope: dict[str, str], opsets: dict[str, int], prefix: str, times: int
@@ -157,7 +159,7 @@ class Flattener:
             function = self._functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
             if function is not None:
                 self._call(function, node, scope, name, times)
-            elif node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan"):
+            elif node.domain in STANDARD and node.op_type in ("If", "Loop", "Scan"):
                 walk = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type]
                 walk(node, scope, opsets, name, times)
             else:
@@ -174,7 +176,7 @@ class Flattener:
         attributes = {attribute.name: attribute for attribute in function.attribute_proto}
         attributes.update({attribute.name: attribute for attribute in node.attribute})
         opsets = {entry.domain: entry.version for entry in function.opset_import}
-        nodes = [self._with_attributes(child, attributes) for child in _ordered(function.node, inner, name)]
+        nodes = [self._with_attributes(child, attributes) for child in ordered(function.node, inner, name)]
         self._walk(nodes, inner, opsets, f"{name}/", times)
         for result, inside in zip(node.output, function.output, strict=False):
             scope[result] = inner[inside]
@@ -203,7 +205,7 @@ class Flattener:
         self._enter(prefix)
         inner = dict(scope)
         self._read_initializers(graph, inner, prefix)
-        self._walk(_ordered(graph.node, inner, prefix), inner, opsets, prefix, times)
+        self._walk(ordered(graph.node, inner, prefix), inner, opsets, prefix, times)
         self._depth -= 1
         return [inner[value.name] for value in graph.output]
 
@@ -322,7 +324,7 @@ class Flattener:
         outputs = tuple(prefix + output if output else "" for output in node.output)
         attributes = self._attributes(node)
         scope.update((output, known) for output, known in zip(node.output, outputs, strict=True) if output)
-        if node.op_type == "Constant" and node.domain in _STANDARD:
+        if node.op_type == "Constant" and node.domain in STANDARD:
             self._constant(node, outputs[0])
             return
         computed = self._evaluated(node, inputs, attributes, len(outputs))
@@ -332,17 +334,17 @@ class Flattener:
             if all(given in self._fixed for given in inputs if given) and inputs:
                 self._fixed.update(outputs)
             return
-        for output, tensor in self._infer(node, inputs, outputs, attributes, opsets, name).items():
+        for output, tensor in self._node_types.infer(node, inputs, outputs, attributes, opsets, name).items():
             self._flat.types[output] = tensor
         if inputs and node.op_type not in _NOT_FOLDED and all(given in self._fixed for given in inputs if given):
             self._fixed.update(output for output in outputs if output)
             return
-        self._flat.nodes.append(Node(_qualified(node), name, inputs, outputs, attributes, times))
+        self._flat.nodes.append(Node(qualified(node), name, inputs, outputs, attributes, times))
 
     def _evaluated(
         self, node: Any, inputs: Sequence[str], attributes: Mapping[str, Any], num_outputs: int
     ) -> list[Array] | None:
-        if node.domain not in _STANDARD:
+        if node.domain not in STANDARD:
             return None
         if node.op_type in ("Shape", "Size"):
             shape = self._flat.types[inputs[0]].shape
@@ -395,176 +397,3 @@ class Flattener:
             elif attribute.type == kinds.TENSOR and math.prod(attribute.t.dims) <= MAX_ELEMENTS:
                 attributes[attribute.name] = self._onnx.numpy_helper.to_array(attribute.t)
         return attributes
-
-    # Types
-
-    def _infer(
-        self,
-        node: Any,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        attributes: Mapping[str, Any],
-        opsets: dict[str, int],
-        name: str,
-    ) -> dict[str, TensorType]:
-        """Return the type of each output; where it depends on data, the largest it can be."""
-        inexact = any(given in self._inexact for given in inputs)
-        found = self._by_schema(node, inputs, opsets, name, inexact)
-        given = [self._flat.types[value] if value else None for value in inputs]
-        values = [self._values.get(value) for value in inputs]
-        types: dict[str, TensorType] = {}
-        for index, (local, output) in enumerate(zip(node.output, outputs, strict=True)):
-            if not output:
-                continue
-            proto = found.get(local)
-            element, shape = self._partial(proto)
-            if element is None:
-                element = next((tensor.element for tensor in given if tensor), self._onnx.TensorProto.FLOAT)
-            if shape is None or None in shape:
-                known = unlisted_shape(node.op_type, given, attributes, index) or self._hints.get(output)
-                bound = bounded_shape(node.op_type, given, values, attributes, shape) if known is None else None
-                if known is None:
-                    self._inexact.add(output)
-                    (self._flat.unknown if bound is None else self._flat.bounded)[_qualified(node)] += 1
-                shape = known or bound or largest_shape(given, shape)
-            elif inexact:
-                self._inexact.add(output)
-            types[output] = self._tensor_type(element, tuple(int(extent or 0) for extent in shape))
-        return types
-
-    def _by_schema(
-        self, node: Any, inputs: tuple[str, ...], opsets: dict[str, int], name: str, inexact: bool
-    ) -> dict[str, Any]:
-        onnx = self._onnx
-        node, domain = copied_schema(onnx, node)
-        try:
-            schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, onnx.defs.onnx_opset_version()), domain)
-        except onnx.defs.SchemaError:
-            if node.domain in _STANDARD:
-                raise WorkloadError(
-                    f"node {name!r} calls {node.op_type}, which is no operator of the model's opset"
-                ) from None
-            return {}
-        types = {
-            local: self._proto(self._flat.types[known])
-            for local, known in zip(node.input, inputs, strict=True)
-            if local
-        }
-        data = self._data(node, inputs)
-        try:
-            found = onnx.shape_inference.infer_node_outputs(
-                schema,
-                node,
-                types,
-                data,
-                opset_imports=[onnx.helper.make_opsetid(key, version) for key, version in opsets.items()],
-                ir_version=self._model.ir_version,
-            )
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-            if inexact:
-                return {}  # a bound need not divide or broadcast as the real extent does
-            raise WorkloadError(f"node {name!r} cannot take what it gets: {_first_line(error)}") from error
-        return dict(found)
-
-    def _data(self, node: Any, inputs: tuple[str, ...]) -> dict[str, Any]:
-        """Return the values that decide the shape of the output, as tensors."""
-        data = {}
-        for local, known in zip(node.input, inputs, strict=True):
-            value = self._values.get(known)
-            if not local or value is None or value.dtype.kind not in "iufb":
-                continue
-            if node.op_type == "Reshape" and local == node.input[1] and inputs[0] not in self._fixed:
-                value = self._with_batch(value, self._flat.types[inputs[0]])
-            data[local] = self._onnx.numpy_helper.from_array(np.ascontiguousarray(value), name=local)
-        return data
-
-    def _with_batch(self, target: Array, tensor: TensorType) -> Array:
-        """Return a reshape's target for the batch asked for, where the file's own is written into it."""
-        extents = [int(extent) for extent in target]
-        exported = self._exported_batch
-        if exported is None or exported == self._batch or not extents or extents[0] != exported:
-            return target
-        changed = [self._batch, *extents[1:]]
-        rest = math.prod(extent for extent in changed if extent > 0)
-        fits = tensor.num_elements % rest == 0 if -1 in changed or 0 in changed else tensor.num_elements == rest
-        return np.array(changed, dtype=target.dtype) if fits else target
-
-    def _proto(self, tensor: TensorType) -> Any:
-        return self._onnx.helper.make_tensor_type_proto(tensor.element, tensor.shape)
-
-    def _partial(self, proto: Any) -> tuple[int | None, tuple[int | None, ...] | None]:
-        """Return what inference said of an output: its element, and its axes as far as they are known."""
-        if proto is None or not proto.HasField("tensor_type"):
-            return None, None
-        tensor = proto.tensor_type
-        element = tensor.elem_type or None
-        if not tensor.HasField("shape"):
-            return element, None
-        return element, tuple(
-            int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value >= 0 else None
-            for dim in tensor.shape.dim
-        )
-
-
-def _qualified(node: Any) -> str:
-    """Return the operator's name, with its domain where that is not ONNX's own."""
-    name = str(node.op_type)
-    return name if node.domain in _STANDARD else f"{node.domain}.{name}"
-
-
-def _ordered(nodes: Sequence[Any], scope: Mapping[str, str], where: str) -> list[Any]:
-    """Return nodes so that each comes after what it reads; the file's own order where that does.
-
-    Raises:
-        WorkloadError: If there is no such order.
-
-    """
-    made_in = {output for node in nodes for output in node.output if output}
-    known = set(scope)
-    ordered: list[Any] = []
-    waiting = list(nodes)
-    while waiting:
-        left = []
-        for node in waiting:
-            if any(given in made_in and given not in known for given in _reads(node)):
-                left.append(node)
-                continue
-            known.update(node.output)
-            ordered.append(node)
-        if len(left) == len(waiting):
-            node = left[0]
-            name = node.name or node.output[0]
-            raise WorkloadError(f"{where} is cyclic: node {name!r} ({node.op_type}) waits for its own result")
-        waiting = left
-    return ordered
-
-
-def _reads(node: Any) -> list[str]:
-    """Return what a node reads, what its bodies read from outside included."""
-    names = list(node.input)
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            own = {value.name for value in attribute.g.input} | {tensor.name for tensor in attribute.g.initializer}
-            own |= {output for child in attribute.g.node for output in child.output}
-            inside = (name for child in attribute.g.node for name in _reads(child))
-            names.extend(name for name in [*inside, *(v.name for v in attribute.g.output)] if name not in own)
-    return names
-
-
-def _element(onnx: Any, element: int) -> tuple[int, bool]:
-    """Return bits and whether gradients flow through it."""
-    name = onnx.TensorProto.DataType.Name(element)
-    bits = (
-        4
-        if "4" in name and name.startswith(("INT4", "UINT4", "FLOAT4"))
-        else 2
-        if name in ("INT2", "UINT2")
-        else 0
-    )
-    if not bits:
-        bits = 128 if name == "STRING" else 8 * int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
-    return bits, name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -176,7 +176,7 @@ class _Writer:
                 inputs=tuple(given),
                 outputs=tuple(outputs),
                 forwards=self._forward_pairs(rule, len(given)),
-                workspaces=self._workspaces(node, Direction.FORWARD),
+                workspaces=(*self._workspaces(node, Direction.FORWARD), *self._temporaries(node, rule, 0)),
             )
         )
 
@@ -207,7 +207,10 @@ class _Writer:
             return [name for name in (*node.inputs, *node.outputs) if name in self._index]
         names: dict[str, None] = {}
         for position in wanted:
-            for code in rule.gradients[ALL if ALL in rule.gradients else position]:
+            for taken in rule.gradients[ALL if ALL in rule.gradients else position]:
+                taker, _, code = taken.rpartition(":")
+                if taker not in ("", self._target.name):
+                    continue
                 values, index = (node.inputs, node.outputs)[code[0] == "y"], int(code[1:])
                 if index < len(values) and values[index] in self._index:
                     names[values[index]] = None
@@ -264,6 +267,7 @@ class _Writer:
                     workspaces=(
                         *self._workspaces(node, Direction.DATA_GRADIENT, 0 in wanted),
                         *self._workspaces(node, Direction.FILTER_GRADIENT, 1 in wanted),
+                        *self._temporaries(node, rule, 1),
                     ),
                 )
             )
@@ -333,6 +337,10 @@ class _Writer:
 
     def _bits(self, tensor: TensorType) -> int:
         return min(tensor.bits, self._target.float_bits) if tensor.is_float else tensor.bits
+
+    def _temporaries(self, node: Node, rule: GradientRule | None, backward: int) -> tuple[Workspace, ...]:
+        number = rule.temporaries.get(self._target.name, (0, 0))[backward] if rule is not None else 0
+        return (Workspace(size=Polynomial(self._nbytes(node.outputs[0]))),) * number if number else ()
 
     def _workspaces(self, node: Node, direction: Direction, is_wanted: bool = True) -> tuple[Workspace, ...]:
         if node.op != "Conv" or not is_wanted:

@@ -106,6 +106,22 @@ def test_the_product_with_a_constant_keeps_nothing(tmp_path: Path) -> None:
     assert forward <= 5 * 2 * 1024 * 4
 
 
+@pytest.mark.parametrize(("train_as", "kept"), [("pytorch", 8), ("ort", 8), ("tensorflow", 0)])
+def test_the_places_of_maxima_are_kept_where_the_framework_keeps_them(
+    train_as: str, kept: int, tmp_path: Path
+) -> None:
+    """A 64-bit number for each; TensorFlow looks for them again, as ONNX Runtime's gradient graph does not."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    model = make_model(nodes, {"x": ["batch", 3, 8, 8]}, ["y"], [weight("w", 4, 3, 1, 1)])
+
+    totals = bytes_by_category(trace_of(model, tmp_path, train_as=train_as))
+
+    assert totals[Category.ACTIVATION] == 2 * 4 * (8 * 8 * 4 + 4 * 4 * (4 + kept))
+
+
 def test_half_precision_halves_weights_and_activations(tmp_path: Path) -> None:
     """Pure half precision: everything that is a float has two bytes."""
     single = bytes_by_category(trace_of(perceptron(), tmp_path))
