@@ -127,9 +127,18 @@ class Flattener:
     def _read_value(self, name: str, tensor: Any) -> None:
         if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
             return
+        self._values[name] = self._array(tensor, name)
+
+    def _array(self, tensor: Any, name: str) -> Array:
+        """Return the elements of a small tensor.
+
+        Raises:
+            WorkloadError: If it has not as many as its shape says, or they are of a type that does not exist.
+
+        """
         try:
-            self._values[name] = self._onnx.numpy_helper.to_array(tensor)
-        except (ValueError, TypeError) as error:
+            return np.asarray(self._onnx.numpy_helper.to_array(tensor))
+        except (ValueError, TypeError, KeyError) as error:
             raise WorkloadError(
                 f"the constant {name!r} has the shape {list(tensor.dims)} but not that many values"
             ) from error
@@ -395,5 +404,5 @@ class Flattener:
                 value = self._onnx.helper.get_attribute_value(attribute)
                 attributes[attribute.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
             elif attribute.type == kinds.TENSOR and math.prod(attribute.t.dims) <= MAX_ELEMENTS:
-                attributes[attribute.name] = self._onnx.numpy_helper.to_array(attribute.t)
+                attributes[attribute.name] = self._array(attribute.t, f"{node.name}.{attribute.name}")
         return attributes

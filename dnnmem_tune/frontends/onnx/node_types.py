@@ -141,7 +141,12 @@ class NodeTypes:
                 opset_imports=[onnx.helper.make_opsetid(key, version) for key, version in opsets.items()],
                 ir_version=self._ir_version,
             )
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        except (
+            onnx.shape_inference.InferenceError,
+            onnx.checker.ValidationError,
+            RuntimeError,
+            ValueError,
+        ) as error:
             if inexact:
                 return {}  # a bound need not divide or broadcast as the real extent does
             raise WorkloadError(f"node {name!r} cannot take what it gets: {_first_line(error)}") from error

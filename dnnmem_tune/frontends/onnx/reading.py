@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,13 @@ def read_model(path: Path, *, memory_limit: int) -> Any:
         raise WorkloadError(f"{path} is not an ONNX model, or only part of one: it cannot be parsed") from error
     if not model.ir_version or not model.graph.node:
         raise WorkloadError(f"{path} is not an ONNX model: it has no graph with a node in it")
+    for name in (
+        *_names(model.graph),
+        *(name for function in model.functions for name in _node_names(function.node)),
+    ):
+        # Where a text is no UTF-8, protobuf hands out the bytes.
+        if not isinstance(name, str):
+            raise WorkloadError(f"{path} is damaged: the name {name!r} in it is no text")
     for opset in model.opset_import:
         newest = onnx.defs.onnx_opset_version()
         if opset.domain in ("", "ai.onnx") and opset.version > newest:
@@ -81,6 +89,24 @@ def read_model(path: Path, *, memory_limit: int) -> Any:
                 "install a later release of onnx"
             )
     return model
+
+
+def _names(graph: Any) -> Iterator[Any]:
+    """Yield every name in a graph and in the bodies of its nodes."""
+    for entry in (*graph.input, *graph.output, *graph.initializer):
+        yield entry.name
+    for value in graph.input:
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    yield from _node_names(graph.node)
+
+
+def _node_names(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            if attribute.HasField("g"):
+                yield from _names(attribute.g)
 
 
 def missing_external_files(model: Any, folder: Path) -> list[str]:

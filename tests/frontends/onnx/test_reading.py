@@ -97,3 +97,12 @@ def test_a_file_that_would_take_too_much_host_memory_is_not_read(tmp_path: Path)
 
     with pytest.raises(TraceError, match="of host memory, the limit is 100 B; raise it"):
         read_model(path, memory_limit=100)
+
+
+def test_a_damaged_name_is_refused(tmp_path: Path) -> None:
+    """Protobuf hands out bytes where a text is no UTF-8, and nothing can be done with them."""
+    path = save(perceptron(), tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"/first/Relu", b"/first/\xff\xfe\xfdu"))
+
+    with pytest.raises(WorkloadError, match=r"is damaged: the name b'/first/.*' in it is no text$"):
+        read_model(path, memory_limit=LIMIT)

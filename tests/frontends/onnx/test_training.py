@@ -34,9 +34,9 @@ def bytes_by_category(trace: MemoryTrace) -> dict[Category, int]:
     first_step = next(mark.event for mark in trace.marks if mark.name == "step 0")
     totals: dict[Category, int] = {}
     for code in trace.events[:first_step]:
-        if code >= 0:
-            storage = trace.storages[code]
-            assert isinstance(storage.size, Polynomial)
+        storage = trace.storages[code] if code >= 0 else None
+        # What a convolution takes for a moment is a rule, and no number.
+        if storage is not None and isinstance(storage.size, Polynomial):
             totals[storage.category] = totals.get(storage.category, 0) + storage.size.at(2)
     return totals
 
