@@ -36,6 +36,7 @@ def _caching(alloc_conf: str, framework: str) -> AllocatorPolicy:
 
 def _onnx(alloc_conf: str, framework: str) -> AllocatorPolicy:
     """Return the arena that runs the model, or the allocator of the framework that is to train it."""
+    from dnnmem_tune.allocators.bfc_policy import BfcPolicy
     from dnnmem_tune.allocators.ort_arena import OrtArenaPolicy
     from dnnmem_tune.frontends.onnx.opening import onnx_target
 
@@ -43,10 +44,7 @@ def _onnx(alloc_conf: str, framework: str) -> AllocatorPolicy:
     if target == "pytorch":
         return _caching(alloc_conf, "torch")
     if target == "tensorflow":
-        tensorflow = _POLICIES.get("tensorflow")
-        if tensorflow is None:
-            raise UsageError("the allocator of TensorFlow is not part of this release; choose pytorch or ort")
-        return tensorflow(alloc_conf, "tensorflow")
+        return BfcPolicy.from_text(alloc_conf)
     policy = OrtArenaPolicy.from_text(alloc_conf)
     # In a training step weights come one by one, and from the arena.
     return policy if target is None else replace(policy, num_reserved=0)

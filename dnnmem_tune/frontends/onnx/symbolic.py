@@ -12,6 +12,10 @@ _MOST_BYTES = 512 << 20
 """A model with more inside the file is not copied for this."""
 
 
+_LARGEST = (1 << 31) - 1
+"""What an open end of a slice stands for there."""
+
+
 def symbolic_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of values that symbolic inference finds; none where its packages are not installed.
 
@@ -39,7 +43,13 @@ def symbolic_shapes(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[s
     logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
     before, logger.disabled = logger.disabled, True
     try:
-        inferred = SymbolicShapeInference.infer_shapes(concrete, auto_merge=True)
+        # Step by step as its ``infer_shapes`` does, which writes a file into the working directory where it fails.
+        inference = SymbolicShapeInference(_LARGEST, True, 0, 0)
+        inference._preprocess(concrete)
+        while inference.run_:
+            inference._infer_impl()
+        inference._update_output_from_vi()
+        inferred = inference.out_mp_
     except Exception:
         # It ends in assertions, missing keys and its own errors on graphs that it does not know; what it
         # would have said stays unknown, and is counted so.

@@ -66,6 +66,18 @@ def test_resnet50_trains_as_the_same_nodes_do_in_pytorch() -> None:
     assert answer.peak_reserved_bytes / 2**20 == pytest.approx(1704.0, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("target", "allocator"),
+    [("pytorch", "PyTorch caching allocator"), ("tensorflow", "BFC"), ("ort", "ONNX Runtime arena")],
+)
+def test_training_meets_the_allocator_of_its_framework(target: str, allocator: str) -> None:
+    """Which the report names."""
+    answer = estimate(RESNET, batch_size=2, gpu="T4", framework=f"onnx:{target}")
+
+    assert answer.fits
+    assert allocator in answer.provenance.allocator
+
+
 def test_a_hyperparameter_may_be_a_dimension(tmp_path: Path) -> None:
     """So that a search can vary it, or look for its largest value."""
     model = perceptron()
