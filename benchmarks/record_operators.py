@@ -32,6 +32,7 @@ CARDS_OF = {
     "recurrent": ("A100-40GB",),
     "operators": ("A100-40GB",),
     "spectral": ("A100-40GB",),
+    "matmul": ("A100-40GB",),
     "choice": CARDS,
 }
 BATCH_SIZE = 2
