@@ -49,8 +49,11 @@ def accepted_parameters(workload: str | Callable[..., Any]) -> frozenset[str]:
             return frozenset()
 
 
-_MODEL_FILE_OPTIONS = frozenset({"dims", "batch_dim", "trip_counts", "memory_pattern", "optimizer", "precision"})
-"""What an ONNX model takes, besides the names of its dimensions."""
+_MODEL_FILE_OPTIONS = frozenset({"dims", "batch_dim", "trip_counts", "memory_pattern", "optimizer"})
+"""What an ONNX model takes, besides the names of its dimensions.
+
+Its ``precision`` is left out: it is that of every float, and no advice to train in mixed precision.
+"""
 
 
 def _step_options() -> frozenset[str]:
