@@ -163,9 +163,7 @@ def _variable(variable: Any, category: Category) -> Variable:
 
 
 def _xla_notes(model: keras.Model) -> tuple[str, ...]:
-    on_request = model._jit_compile if hasattr(model, "_jit_compile") else model.jit_compile
-    wanted = on_request == "auto" or on_request is True
-    if not wanted or not all(getattr(layer, "supports_jit", True) for layer in model._flatten_layers()):
+    if not model.jit_compile:
         return ("The step is estimated as TensorFlow's executor runs it, without XLA.",)
     return (
         "On a GPU Keras compiles this step with XLA (jit_compile is not False); what is estimated is the step as "

@@ -12,6 +12,7 @@ from unittest import mock
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import core
+from keras.src.trainers import trainer
 from tensorflow.python.ops import resource_variable_ops
 
 _FEWEST_ELEMENTS = 4096
@@ -25,13 +26,15 @@ IS_RANDOM = "_dnnmem_is_random"
 def as_on_a_gpu() -> Iterator[None]:
     """Let Keras make large variables without values, and take the kernels that it takes on a GPU.
 
-    Keras asks ``_is_gpu_available`` whether cuDNN runs its LSTM and GRU layers; nothing is run here.
+    Keras asks ``_is_gpu_available`` whether cuDNN runs its LSTM and GRU layers, and whether there is a GPU
+    before it chooses XLA; nothing is run here.
 
-    Source: ``keras/src/backend/tensorflow/{core,rnn}.py`` of Keras 3.15.
+    Source: ``keras/src/backend/tensorflow/{core,rnn}.py`` and ``trainers/trainer.py`` of Keras 3.15.
     """
     rnn = importlib.import_module("keras.src.backend.tensorflow.rnn")
     with (
         mock.patch.object(core.Variable, "_initialize_with_initializer", _without_value(core.Variable)),
+        mock.patch.object(trainer.Trainer, "_resolve_auto_jit_compile", trainer.model_supports_jit),
         mock.patch.object(rnn, "_is_gpu_available", return_value=True),
     ):
         yield
