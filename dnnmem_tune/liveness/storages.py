@@ -128,6 +128,10 @@ class _Planner:
             return None
         operation = self._graph.operations[number]
         placed = {self._owner[earlier] for earlier in operation.outputs[:position]}
+        for sibling in operation.outputs:
+            shared = self._graph.tensors[sibling].alias_of
+            if shared is not None:  # what another output still shows must not be written over
+                placed.add(self._owner[shared])
         for output, given in operation.forwards:
             owner = self._owner[operation.inputs[given]]
             if output != position or owner is None or owner in placed or self._holds.get(owner) != 1:
