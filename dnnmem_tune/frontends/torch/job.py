@@ -42,21 +42,15 @@ def record_job(build: Build, request: RecordRequest, mode: FakeCudaMode) -> Memo
             raise TypeError(
                 f"build must return a function that runs one training step, it returned {type(step).__name__}"
             )
-        _collect_garbage()
+        gc.collect()
         recorder.mark("build")
         for index in range(request.num_steps):
             answer_for_libraries()
             recorder.attribution.step = index
             step()
             recorder.attribution.settle_model()
-            _collect_garbage()
+            gc.collect()
             recorder.mark(f"step {index}")
         trace = recorder.finish()
     gc.enable()
     return trace
-
-
-def _collect_garbage() -> None:
-    """Collect cyclic garbage, and do not look again at what survives: most of a trace's many objects do."""
-    gc.collect()
-    gc.freeze()

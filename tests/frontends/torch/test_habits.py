@@ -90,6 +90,27 @@ def test_a_trace_writes_no_file_of_the_user(recorder: TorchRecorder) -> None:
     assert trace.coverage.notes == ("torch.save wrote nothing: a trace has no weights",)
 
 
+def test_what_a_name_holds_dies_when_the_name_is_bound_again(recorder: TorchRecorder) -> None:
+    """The gradients of a step live until those of the next one exist, and no longer."""
+    trace = trace_of(recorder, "keeps_gradients")
+    ends = {mark.name: mark.event for mark in trace.marks}
+    sizes = [4 * 32 * 4, 4 * 32 * 16, 4 * 32, 4 * 4]
+    made = {
+        index
+        for index, storage in enumerate(trace.storages)
+        if trace.operations[storage.operation].step == 0
+        and trace.operations[storage.operation].phase is Phase.BACKWARD
+        and storage.size in [Polynomial(size) for size in sizes]
+    }
+    alive_after = {
+        name: made - {~code for code in trace.events[:end] if code < 0}
+        for name, end in ends.items()
+        if name != "build"
+    }
+    assert len(alive_after["step 0"]) == 4
+    assert alive_after["step 1"] == set()
+
+
 def test_an_operator_without_a_shape_rule_is_named(recorder: TorchRecorder) -> None:
     """Its result is known from a run on zeros, its scratch is not."""
     assert trace_of(recorder, "without_a_shape_rule").coverage.unknown_operators == {"aten::geqrf": 3}

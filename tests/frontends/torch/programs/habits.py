@@ -249,6 +249,18 @@ def double_backward(batch_size: int, device: torch.device) -> Step:
     return step
 
 
+def keeps_gradients(batch_size: int, device: torch.device) -> Step:
+    """Gradients asked for by name, whose names stay bound until the next step rebinds them."""
+    model = _net(device)
+    kept: dict[str, Any] = {}
+
+    def step() -> None:
+        loss = model(torch.randn(batch_size, 16, device=device)).sum()
+        kept["gradients"] = torch.autograd.grad(loss, list(model.parameters()))
+
+    return step
+
+
 def without_a_shape_rule(batch_size: int, device: torch.device) -> Step:
     """An operator that torch has no shape rule for."""
     loop = _Loop(batch_size, device)
@@ -315,7 +327,7 @@ HABITS: dict[str, Callable[[int, torch.device], Step]] = {
     for function in (
         plain, data_loader, side_stream, timing, data_parallel, cuda_methods, moving_average, reads_values,
         data_dependent, sizes_from_values, old_amp, closure, ctc, sparse_gradients, saves_a_file, double_backward,
-        without_a_shape_rule, custom_operator, least_squares, looks_for_compiled,
+        keeps_gradients, without_a_shape_rule, custom_operator, least_squares, looks_for_compiled,
         graph_capture, distributed, lazy_layers,
     )
 }  # fmt: skip
