@@ -9,3 +9,4 @@ from dnnmem_tune.operators import convolution as convolution
 from dnnmem_tune.operators import normalization as normalization
 from dnnmem_tune.operators import recurrent as recurrent
 from dnnmem_tune.operators import reduction as reduction
+from dnnmem_tune.operators import temp_space as temp_space
