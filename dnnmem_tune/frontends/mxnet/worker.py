@@ -101,7 +101,9 @@ def _bind(network: Any, settings: Settings, batch_size: int) -> dict[str, Any]:
         criterion = mxnet.gluon.loss.SoftmaxCrossEntropyLoss()
         loss_symbol = criterion(mxnet.sym.var("prediction"), mxnet.sym.var("label"))
         loss_shapes = {"prediction": output, "label": (batch_size, *output[1:-1])}
-        loss = _graph_of(loss_symbol, loss_shapes, {"prediction": dtype}, {"label"}, settings)
+        loss = _graph_of(
+            loss_symbol, loss_shapes, {"prediction": dtype, "label": "float32"}, {"label"}, settings
+        )
         inputs.add("label")
     return {
         "network": graph.encode(),
