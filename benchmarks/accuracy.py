@@ -11,6 +11,7 @@ CUDA libraries, convolution workspace none. Errors are (estimate - truth) / trut
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -25,6 +26,7 @@ from dnnmem_tune.allocators.replay import replay
 from dnnmem_tune.config import find_device
 from dnnmem_tune.errors import DnnMemError
 from dnnmem_tune.frontends import Tracing, open_workload
+from dnnmem_tune.frontends.traced import TracedWorkload
 from dnnmem_tune.operators.scratch import SizeTable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,25 +41,47 @@ def main() -> int:
     arguments = parser.parse_args()
     answers = json.loads((ROOT / "tests/recorded/torch_oracle.json").read_text())["cases"]
     cases = tomllib.loads((ROOT / "benchmarks/cases.toml").read_text())["cases"]
+    chosen = [
+        case
+        for case in cases
+        if (not arguments.words or any(word in case["name"] for word in arguments.words))
+        and arguments.split in (None, case["split"])
+        and case["name"] in answers
+    ]
     rows = []
-    for case in cases:
-        chosen = not arguments.words or any(word in case["name"] for word in arguments.words)
-        if not chosen or (arguments.split and case["split"] != arguments.split) or case["name"] not in answers:
-            continue
-        rows.append(score(case, answers[case["name"]]))
-        print(render(rows[-1]), flush=True)
+    # One worker serves all cases of a workload on a card: torch and the workload are imported once.
+    chosen.sort(key=lambda case: (case["workload"], case["gpu"]))
+    for _worker, group in itertools.groupby(chosen, key=lambda case: (case["workload"], case["gpu"])):
+        same = list(group)
+        with open_case(same[0], answers[same[0]["name"]]["total_memory"]) as workload:
+            for case in same:
+                rows.append(score(workload, case, answers[case["name"]]))
+                print(render(rows[-1]), flush=True)
     summarise(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
     return 0
 
 
-def score(case: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def open_case(case: dict[str, Any], total_bytes: int) -> TracedWorkload:
+    """Return the workload of a case, without its hyperparameters."""
+    device = find_device(case["gpu"])
+    tracing = Tracing(
+        compute_capability=device.compute_capability,
+        total_bytes=total_bytes,
+        num_sms=device.num_sms,
+        recorder="fake",
+    )
+    reference = f"{ROOT / 'benchmarks/workloads' / case['workload']}.py:build"
+    return open_workload(reference, params={}, tracing=tracing)
+
+
+def score(workload: TracedWorkload, case: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     """Return the relative errors of one case."""
     row: dict[str, Any] = {"name": case["name"], "split": case["split"], "gpu": case["gpu"]}
     started = time.perf_counter()
     try:
-        estimated = estimate(case, answer["total_memory"])
+        estimated = estimate(workload, case, answer["total_memory"])
     except DnnMemError as error:
         return {**row, "error": str(error)}
     row["seconds"] = time.perf_counter() - started
@@ -68,16 +92,11 @@ def score(case: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def estimate(case: dict[str, Any], total_bytes: int) -> dict[str, int]:
+def estimate(workload: TracedWorkload, case: dict[str, Any], total_bytes: int) -> dict[str, int]:
     """Trace one case at its own batch size and replay it on its card."""
     device = find_device(case["gpu"])
-    tracing = Tracing(
-        compute_capability=device.compute_capability, total_bytes=total_bytes, num_sms=device.num_sms
-    )
     params = {key: None if value == "none" else value for key, value in case["params"].items()}
-    reference = f"{ROOT / 'benchmarks/workloads' / case['workload']}.py:build"
-    with open_workload(reference, params=params, tracing=tracing) as workload:
-        trace = workload.exact_trace(case["batch_size"])
+    trace = workload.with_params(params).exact_trace(case["batch_size"])
     sizes = SizeTable(trace, device.kernel_target()).at(case["batch_size"])
     capacity = total_bytes - device.context_bytes
     optional = [storage.optional for storage in trace.storages]
@@ -111,7 +130,8 @@ def summarise(rows: list[dict[str, Any]]) -> None:
             within = sum(error <= 0.015 for error in errors) / len(errors)
             p95 = errors[min(len(errors) - 1, int(0.95 * len(errors)))]
             print(
-                f"{split:9} {metric:10} median {100 * statistics.median(errors):6.3f} %   95th {100 * p95:6.2f} %   "
+                f"{split:9} {metric:10} "
+                f"median {100 * statistics.median(errors):6.3f} %   95th {100 * p95:6.2f} %   "
                 f"worst {100 * errors[-1]:6.2f} %   within 1.5 %: {100 * within:5.1f} %   exact: "
                 f"{sum(error == 0 for error in errors)} of {len(errors)}"
             )

@@ -33,7 +33,7 @@ class PoolType(StrEnum):
     """Asks the driver each time."""
 
 
-_VARIABLES = {
+VARIABLES = {
     "MXNET_GPU_MEM_POOL_TYPE": "pool_type",
     "MXNET_GPU_MEM_POOL_RESERVE": "reserve_percent",
     "MXNET_GPU_MEM_POOL_PAGE_SIZE": "page_bytes",
@@ -95,11 +95,11 @@ class MxnetPoolPolicy:
         given: dict[str, PoolType | int] = {}
         for word in text.replace(",", " ").split():
             name, equals, value = word.partition("=")
-            if not equals or name not in _VARIABLES:
+            if not equals or name not in VARIABLES:
                 raise UsageError(
-                    f"{word!r} does not configure MXNet's pool; write NAME=VALUE with one of {', '.join(_VARIABLES)}"
+                    f"{word!r} does not configure MXNet's pool; write NAME=VALUE with one of {', '.join(VARIABLES)}"
                 )
-            field = _VARIABLES[name]
+            field = VARIABLES[name]
             given[field] = _pool_type(value) if field == "pool_type" else _number(name, value)
         return cls(**given)  # type: ignore[arg-type]  # names and types agree by the table above
 

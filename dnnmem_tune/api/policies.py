@@ -33,5 +33,11 @@ def _caching(alloc_conf: str, framework: str) -> AllocatorPolicy:
     return CachingPolicy.from_alloc_conf(alloc_conf)
 
 
-_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {"torch": _caching}
+def _mxnet_pool(alloc_conf: str, _framework: str) -> AllocatorPolicy:
+    from dnnmem_tune.allocators.mxnet_pool import MxnetPoolPolicy
+
+    return MxnetPoolPolicy.from_alloc_conf(alloc_conf)
+
+
+_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {"torch": _caching, "mxnet": _mxnet_pool}
 """Framework -> what makes its policy from the configuration text and the framework's name."""

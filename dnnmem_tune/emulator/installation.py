@@ -111,8 +111,9 @@ def _folders() -> dict[str, str | None]:
 
 def _probe(python: str) -> tuple[tuple[int, int], dict[str, str | None]]:
     """Return the release of an interpreter, and the folders of the packages that matter here."""
+    imports = "from __future__ import annotations\nimport importlib.util, json, sys"
     program = (
-        f"from __future__ import annotations\nimport importlib.util, json, sys\n_PACKAGES = {_PACKAGES!r}\n{inspect.getsource(_folders)}"
+        f"{imports}\n_PACKAGES = {_PACKAGES!r}\n{inspect.getsource(_folders)}"
         'print(json.dumps({"python": list(sys.version_info[:2]), "folders": _folders()}))'
     )
     try:

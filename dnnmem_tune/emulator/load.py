@@ -24,7 +24,7 @@ class Counters(ctypes.Structure):
         (name, ctypes.c_uint64)
         for name in (
             "launches", "mallocs", "frees", "failed_mallocs", "copies", "host_reads", "host_read_bytes",
-            "products", "convolutions", "stub_calls", "used_bytes", "peak_used_bytes",
+            "products", "convolutions", "stub_calls",
         )
     ]  # fmt: skip
 
@@ -82,9 +82,9 @@ class LoadedCard:
         counters: Counters = self._library.card_counters().contents
         return counters
 
-    def peak_bytes(self, *, reset: bool = False) -> int:
-        """Return the largest number of bytes in use on the first card, context included."""
-        return int(self._library.card_peak_bytes(int(reset)))
+    def peak_bytes(self, card: int = 0) -> int:
+        """Return the largest number of bytes in use on one card so far, context included."""
+        return int(self._library.card_peak_bytes(card))
 
     def watch_reads(self, observer: Callable[[int], None] | None) -> None:
         """Call ``observer`` with the number of bytes after each read of device memory by the host."""

@@ -28,6 +28,7 @@ from dnnmem_tune.estimate.report import (
 )
 from dnnmem_tune.ir.size import Polynomial, Scratch
 from dnnmem_tune.ir.trace import MemoryTrace
+from dnnmem_tune.operators import temp_space
 from dnnmem_tune.operators.convolution import MODELS, RULE
 from dnnmem_tune.operators.scratch import SizeTable
 from dnnmem_tune.units import format_bytes
@@ -249,7 +250,8 @@ class Estimator:
                 for other in self.policy.alternatives()
             ),
         ]
-        if any(isinstance(storage.size, Scratch) and storage.size.rule == RULE for storage in self.trace.storages):
+        rules = {storage.size.rule for storage in self.trace.storages if isinstance(storage.size, Scratch)}
+        if rules & {RULE, temp_space.RULE}:
             # Trying every algorithm is the user's own choice; the other two are the library's.
             others = {"none", "limited"} - {self.conv_workspace}
             reasons.append(

@@ -62,7 +62,10 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
         WorkloadError: If the workload cannot be found.
 
     """
-    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {"torch": _open_torch}
+    openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {
+        "torch": _open_torch,
+        "mxnet": _open_mxnet,
+    }
     opener = openers.get(tracing.framework)
     if opener is None:
         raise UsageError(f"framework {tracing.framework!r} is not known; choose one of {', '.join(openers)}")
@@ -115,3 +118,9 @@ def _torch_recorder(reference: str, tracing: Tracing) -> TorchRecorder:
         time_limit=tracing.time_limit,
         memory_limit=tracing.memory_limit,
     )
+
+
+def _open_mxnet(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.mxnet.opening import open_mxnet
+
+    return open_mxnet(workload, params, tracing)

@@ -41,7 +41,6 @@ struct CardSettings {
 struct CardCounters {
   uint64_t launches, mallocs, frees, failed_mallocs, copies, host_reads, host_read_bytes;
   uint64_t products, convolutions, stub_calls;
-  uint64_t used_bytes, peak_used_bytes; // of card 0, context included
 };
 
 // One convolution of cuDNN's, as the layer has it: in the gradients too, input and output are those of the layer.
@@ -60,7 +59,7 @@ extern "C" {
 const char *card_configure(const char *lines);
 const CardSettings *card_settings(void);
 CardCounters *card_counters(void);
-uint64_t card_peak_bytes(int reset);
+uint64_t card_peak_bytes(int card); // largest use so far, context included
 // Called after each read of device memory by the host, in the reading thread.
 void card_watch_reads(void (*observer)(uint64_t nbytes));
 void card_report_read(uint64_t nbytes);

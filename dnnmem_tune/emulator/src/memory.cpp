@@ -10,7 +10,7 @@ constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
 constexpr int kMaxCards = 64;
 
 struct Card {
-  uint64_t used_bytes = 0;
+  uint64_t used_bytes = 0, peak_bytes = 0;
   bool has_context = false;
   uint64_t small_bytes = 0; // requests of up to half a page share pages
   uint64_t small_pages = 0;
@@ -31,12 +31,9 @@ thread_local int current_card = 0;
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
-void note_peak(int card) {
-  CardCounters *counters = card_counters();
-  if (card == 0) {
-    counters->used_bytes = cards[0].used_bytes;
-    if (counters->used_bytes > counters->peak_used_bytes) counters->peak_used_bytes = counters->used_bytes;
-  }
+void use(Card &card, uint64_t nbytes) {
+  card.used_bytes += nbytes;
+  if (card.used_bytes > card.peak_bytes) card.peak_bytes = card.used_bytes;
 }
 
 void reserve_range() {
@@ -71,11 +68,9 @@ void give_small(Card &card, uint64_t nbytes, uint64_t page) {
 }
 } // namespace
 
-EXPORT uint64_t card_peak_bytes(int reset) {
+EXPORT uint64_t card_peak_bytes(int index) {
   Lock lock(mutex);
-  uint64_t peak = card_counters()->peak_used_bytes;
-  if (reset) card_counters()->peak_used_bytes = cards[0].used_bytes;
-  return peak;
+  return cards[index].peak_bytes;
 }
 EXPORT int card_current(void) { return current_card; }
 EXPORT void card_select(int card) { current_card = card; }
@@ -85,8 +80,7 @@ EXPORT void card_touch_context(int index) {
   Card &card = cards[index];
   if (card.has_context) return;
   card.has_context = true;
-  card.used_bytes += card_settings()->context_bytes;
-  note_peak(index);
+  use(card, card_settings()->context_bytes);
 }
 
 EXPORT int card_take(int index, uint64_t nbytes) {
@@ -98,14 +92,12 @@ EXPORT int card_take(int index, uint64_t nbytes) {
     card_counters()->failed_mallocs++;
     return 2;
   }
-  card.used_bytes += nbytes;
-  note_peak(index);
+  use(card, nbytes);
   return 0;
 }
 EXPORT void card_give(int index, uint64_t nbytes) {
   Lock lock(mutex);
   cards[index].used_bytes -= nbytes;
-  note_peak(index);
 }
 
 // PyTorch's allocator breaks ties between equal free blocks by address, so the order of new
@@ -159,7 +151,6 @@ EXPORT int card_free(void *address) {
   card_counters()->frees++;
   if (block.physical_bytes) cards[block.card].used_bytes -= block.physical_bytes;
   else give_small(cards[block.card], block.nbytes, card_settings()->page_bytes);
-  note_peak(block.card);
   return 0;
 }
 

@@ -21,6 +21,7 @@ from torch.utils import _foreach_utils as foreach
 
 from dnnmem_tune.frontends.torch import (
     attention,
+    composites,
     ctc,
     cuda_runtime,
     cudnn,
@@ -67,6 +68,9 @@ def _override_operators(compute_capability: tuple[int, int]) -> None:
         ),
         **recurrent.overrides(),
         "batch_norm": cudnn.batch_norm,
+        "linear": composites.linear,
+        "one_hot": composites.one_hot,
+        "group_norm": composites.group_norm,
         "ctc_loss.Tensor": ctc.ctc_loss,
     }
     with warnings.catch_warnings():

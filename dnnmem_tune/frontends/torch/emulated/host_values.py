@@ -58,12 +58,13 @@ class HostValues:
 
 @lru_cache(maxsize=4096)
 def decides_a_branch(code: CodeType, offset: int) -> bool:
-    """Whether a conditional jump follows the instruction at ``offset`` on the same line."""
+    """Whether the instruction at ``offset`` is a conditional jump, or one follows it on the same line."""
     line = None
     for instruction in dis.get_instructions(code):
         number = instruction.positions.lineno if instruction.positions else None
         if instruction.offset == offset:
             line = number
-        elif line is not None and number == line and "JUMP" in instruction.opname and "IF" in instruction.opname:
+        is_conditional = "JUMP" in instruction.opname and "IF" in instruction.opname
+        if line is not None and number == line and is_conditional:
             return True
     return False

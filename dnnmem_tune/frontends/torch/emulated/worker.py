@@ -38,11 +38,13 @@ def prepare(setup: dict[str, Any]) -> Answer:
     import torch
 
     from dnnmem_tune.frontends.torch.emulated.host_memory import skip_large_random_fills
+    from dnnmem_tune.frontends.torch.emulated.known_answers import answer_known_questions
     from dnnmem_tune.frontends.torch.emulated.warm_up import warm_up
     from dnnmem_tune.frontends.torch.workloads import resolve
 
     torch.set_num_threads(1)  # forked children must not miss threads
     skip_large_random_fills()
+    answer_known_questions()
     warm_up()
     build = resolve.load_build(setup["workload"])
     if torch.cuda.is_initialized():

@@ -57,7 +57,6 @@ def bound_masked_select(recorder: Recorder, _func: Any, args: Any, _kwargs: Any)
 @intercept(
     aten.index.Tensor,
     aten._unsafe_index.Tensor,
-    aten.index_put.default,
     aten.index_put_.default,
     aten._index_put_impl_.default,
     aten._unsafe_index_put.default,

@@ -71,19 +71,16 @@ def logsumexp(_recorder: Recorder, args: Any, _kwargs: Any, output: torch.Tensor
     """
     source, dims = args[0], _dims(args[1])
     scratch = Temporaries()
-    yield Output(output)
-    yield scratch.take(output.numel() * output.element_size())
-    largest = scratch.last
+    nbytes = output.numel() * output.element_size()
+    yield scratch.take(nbytes)
     yield from scratch.reduction(source, dims, EXTREME, output.dtype)
-    yield scratch.take(output.numel() * output.element_size())
+    yield scratch.take(nbytes)
     yield scratch.take(output.numel())
     yield Give(scratch.last)
     yield Give(scratch.last - 1)
     yield scratch.take(source.numel() * output.element_size())
-    exponentials = scratch.last
+    yield Output(output)
     yield from scratch.reduction(source, dims, SUM, output.dtype)
-    yield Give(exponentials)
-    yield Give(largest)
 
 
 @memory_plan(aten._foreach_norm.Scalar)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dnnmem_tune.emulator.installation import Installation, find_installation
 from dnnmem_tune.errors import UnsupportedError
 from dnnmem_tune.frontends.torch.emulated.client import EmulatedRecorder
 
+REPOSITORY = Path(__file__).resolve().parents[4]
 A100 = Card(
     name="NVIDIA A100-SXM4-40GB",
     total_bytes=42_505_273_344,
@@ -45,3 +47,21 @@ def open_recorder(installation: Installation) -> Iterator[Callable[..., Emulated
     yield open_one
     for recorder in opened.values():
         recorder.close()
+
+
+@pytest.fixture
+def run_python(installation: Installation) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a program in the interpreter that has the CUDA build."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        return subprocess.run(
+            [installation.python, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=environment,
+            check=True,
+        )
+
+    return run

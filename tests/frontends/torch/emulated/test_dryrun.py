@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,6 +176,50 @@ def test_torchrun_with_one_process(installation: Installation) -> None:
     outcomes = run_dry(command, DryRun(card=T4))
 
     assert outcomes[0].ending is Ending.STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_ranks_of_a_distributed_job(installation: Installation, is_sharded: bool) -> None:
+    """Eight weights of 16 MiB: whole on every rank and once more in DDP's buckets, or halved on two ranks."""
+    program = PROGRAMS / "distributed.py"
+    command = [installation.python, "-m", "torch.distributed.run", "--nproc_per_node=2", str(program)]
+    a100 = replace(T4, total_bytes=40 << 30, compute_capability=(8, 0), num_sms=108, num_cards=2)
+    if is_sharded and not installation.version.startswith("2.14"):
+        pytest.skip("fully_shard has this name since PyTorch 2.6")
+    outcomes = run_dry([*command, *(["--shard"] if is_sharded else [])], DryRun(card=a100))
+
+    assert [outcome.rank for outcome in outcomes] == [0, 1]
+    assert {outcome.ending for outcome in outcomes} == {Ending.STEPS}
+    for outcome in outcomes:
+        steady = outcome.phases[-1].allocated_bytes
+        if is_sharded:
+            # Weight, gradient and two moments of half a model; foreach AdamW adds up to one copy.
+            assert 4 * 64 * MIB <= steady < 6 * 64 * MIB
+        else:
+            assert outcome.phases[0].allocated_bytes >= 2 * 128 * MIB
+            # Weight, buckets, gradient, two moments; foreach adds a copy, and DDP rebuilds its buckets once.
+            assert 6 * 128 * MIB <= steady < 7.5 * 128 * MIB
+        assert outcome.peak_device_bytes > outcome.peak_reserved_bytes
+
+
+def test_a_known_question_gets_the_answer_of_a_real_card(
+    installation: Installation, tmp_path: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The models of transformers leave out their masks when nothing is masked, which they read from the card."""
+    package = tmp_path / "transformers"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "masking_utils.py").write_text("def fast_all(tensor):\n    return tensor == 'asked'\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from dnnmem_tune.frontends.torch.emulated.known_answers import answer_known_questions\n"
+        "answer_known_questions()\n"
+        "import transformers.masking_utils as masking\n"
+        "print(masking.fast_all('no'), masking.__spec__.loader.__class__.__name__)\n"
+    )
+
+    assert run_python("-c", code).stdout == "True SourceFileLoader\n"
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dnnmem_tune.emulator.card import decode_card
 from dnnmem_tune.emulator.load import LoadedCard, load
+from dnnmem_tune.frontends.torch.emulated.after_import import when_imported
 from dnnmem_tune.frontends.torch.emulated.dryrun.outcome import Ending, Place, ProcessOutcome
 from dnnmem_tune.units import MIB, format_bytes
 
@@ -37,46 +36,12 @@ _HISTORY_ENTRIES = 2_000_000
 def wait_for_torch(setup_file: str) -> None:
     """Put the emulated card beneath torch when, and if, it is imported."""
     setup = json.loads(Path(setup_file).read_text())
-    sys.meta_path.insert(0, _TorchFinder(setup))
+    loaded: list[LoadedCard] = []
 
+    def load_card() -> None:
+        loaded.append(load(setup["emulator"], decode_card(setup["card"])))
 
-class _TorchFinder(importlib.abc.MetaPathFinder):
-    def __init__(self, setup: dict[str, Any]) -> None:
-        self._setup = setup
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or "torch" in sys.modules:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            card = load(self._setup["emulator"], decode_card(self._setup["card"]))
-            spec.loader = _Loader(spec.loader, lambda: Watch(self._setup, card).install())
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """Another loader's module, and a call once it is there."""
-
-    def __init__(self, inner: Any, then: Callable[[], None]) -> None:
-        self._inner = inner
-        self._then = then
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._inner.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        assert spec is not None
-        spec.loader = module.__loader__ = self._inner
-        self._inner.exec_module(module)
-        self._then()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    when_imported("torch", lambda _torch: Watch(setup, loaded[0]).install(), before=load_card)
 
 
 class Watch:
@@ -109,12 +74,14 @@ class Watch:
         from dnnmem_tune.frontends.torch.emulated.dryrun.peaks import PeakMeter
         from dnnmem_tune.frontends.torch.emulated.host_memory import skip_large_random_fills
         from dnnmem_tune.frontends.torch.emulated.host_values import HostValues
+        from dnnmem_tune.frontends.torch.emulated.known_answers import answer_known_questions
 
         self.meter, self.host_values = PeakMeter(), HostValues()
         self.meter.keep_user_peaks()
         self.card.watch_reads(self.host_values.note)
         self._follow_convolutions()
         skip_large_random_fills()
+        answer_known_questions()
         _show_every_card(torch)
         optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
@@ -256,7 +223,8 @@ class Watch:
             num_retries = torch._C._cuda_memoryStats(used)["num_alloc_retries"]
         return ProcessOutcome(
             pid=self.pid,
-            rank=int(os.environ.get("RANK", "0") or 0),
+            rank=int(os.environ.get("RANK") or 0),
+            num_local_ranks=int(os.environ.get("LOCAL_WORLD_SIZE") or 1),
             ending=ending,
             message=message,
             place=place,
@@ -264,7 +232,7 @@ class Watch:
             phases=phases,
             peak_allocated_bytes=max((phase.allocated_bytes for phase in phases), default=0),
             peak_reserved_bytes=max((phase.reserved_bytes for phase in phases), default=0),
-            peak_device_bytes=self.card.peak_bytes(),
+            peak_device_bytes=self.card.peak_bytes(max(0, used)),
             peak_place=peak_place,
             peak_phase=max(phases, key=lambda phase: phase.allocated_bytes).name if phases else "",
             missing_bytes=self.missing_bytes,

@@ -28,6 +28,8 @@ from dnnmem_tune.units import format_bytes
 
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 _POLL_SECONDS = 0.05
+_RANKS_SECONDS = 20.0
+"""How long the other ranks may take once the first has told what it saw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +153,15 @@ def wait_for_outcome(
 
     """
     deadline = time.monotonic() + plan.time_limit
+    ranks_deadline = float("inf")
     while poll() is None:
-        outcomes = _collect(results)
-        if any(outcome.rank == 0 and outcome.num_steps for outcome in outcomes):
-            return
-        if any(outcome.ending is Ending.OUT_OF_MEMORY for outcome in outcomes):
-            return
+        outcomes = [
+            outcome for outcome in _collect(results) if outcome.num_steps or outcome.ending is Ending.OUT_OF_MEMORY
+        ]
+        if outcomes:
+            ranks_deadline = min(ranks_deadline, time.monotonic() + _RANKS_SECONDS)
+            if len(outcomes) >= outcomes[0].num_local_ranks or time.monotonic() > ranks_deadline:
+                return
         if time.monotonic() > deadline:
             raise TraceError(
                 f"the program did not reach {plan.num_steps} optimizer steps within {plan.time_limit:g} s"

@@ -56,7 +56,11 @@ class ProcessOutcome:
     rank: int
     """Of a distributed job; 0 for a single process."""
 
+    num_local_ranks: int = 1
+    """Processes of the job on this machine."""
+
     ending: Ending
+    """How it ended."""
 
     message: str = ""
     """PyTorch's words where memory ran out; type and text of an exception."""

@@ -32,10 +32,16 @@ class PeakMeter:
             if not reserved and card not in self.phases:
                 continue
             phases = self.phases.setdefault(card, [])
-            if phases and phases[-1].name == name:
-                last = phases.pop()
-                allocated, reserved = max(allocated, last.allocated_bytes), max(reserved, last.reserved_bytes)
-            phases.append(PhasePeak(name=name, allocated_bytes=allocated, reserved_bytes=reserved))
+            earlier = next((index for index, phase in enumerate(phases) if phase.name == name), None)
+            if earlier is not None:  # with gradient accumulation a step has several forward passes
+                last = phases[earlier]
+                phases[earlier] = PhasePeak(
+                    name=name,
+                    allocated_bytes=max(allocated, last.allocated_bytes),
+                    reserved_bytes=max(reserved, last.reserved_bytes),
+                )
+            else:
+                phases.append(PhasePeak(name=name, allocated_bytes=allocated, reserved_bytes=reserved))
             kept = self._since_reset.setdefault(card, [0, 0])
             self._since_reset[card] = [max(kept[0], allocated), max(kept[1], reserved)]
             torch._C._cuda_resetPeakMemoryStats(card)
