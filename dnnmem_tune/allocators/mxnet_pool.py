@@ -61,7 +61,6 @@ class MxnetPoolPolicy:
     linear_cutoff: int = 24
     """``Round`` rounds to powers of two up to two to this power, then to multiples of that."""
 
-
     def __post_init__(self) -> None:
         if not 0 <= self.reserve_percent < 100:
             raise UsageError(f"MXNET_GPU_MEM_POOL_RESERVE is a percentage below 100, got {self.reserve_percent}")
@@ -97,7 +96,8 @@ class MxnetPoolPolicy:
             name, equals, value = word.partition("=")
             if not equals or name not in VARIABLES:
                 raise UsageError(
-                    f"{word!r} does not configure MXNet's pool; write NAME=VALUE with one of {', '.join(VARIABLES)}"
+                    f"{word!r} does not configure MXNet's pool; "
+                    f"write NAME=VALUE with one of {', '.join(VARIABLES)}"
                 )
             field = VARIABLES[name]
             given[field] = _pool_type(value) if field == "pool_type" else _number(name, value)
@@ -257,12 +257,14 @@ class MxnetPool:
         """Return whether the driver has room, once the pool has given back what it can spare."""
         left = self._capacity_bytes - self._reserved_bytes - block_bytes
         if left < (self._reserve_bytes if self._keeps else 0):
-            self.num_retries += 1
             self._release_free()
         return self._reserved_bytes + block_bytes <= self._capacity_bytes
 
     def _release_free(self) -> None:
-        self._reserved_bytes -= sum(size * count for size, count in self._free.items())
+        free_bytes = sum(size * count for size, count in self._free.items())
+        if free_bytes:
+            self.num_retries += 1
+            self._reserved_bytes -= free_bytes
         self._free.clear()
 
     def _give_back(self, storage: int) -> None:

@@ -95,7 +95,8 @@ class BoundGraph:
         """Return the graph as lists, strings and numbers."""
         return {
             "nodes": [
-                [node.kind, node.name, list(node.inputs), list(node.outputs), node.attributes] for node in self.nodes
+                [node.kind, node.name, list(node.inputs), list(node.outputs), node.attributes]
+                for node in self.nodes
             ],
             "entries": [[list(entry.shape), entry.itemsize] for entry in self.entries],
             "outputs": list(self.outputs),
@@ -217,5 +218,7 @@ def _number_variables(kinds: list[str], outputs: list[list[int]]) -> None:
         if kind == VARIABLE:
             written.append(number)
         if written != list(range(number, number + len(written))):
-            raise TraceError(f"MXNet numbers the outputs of {kind} otherwise than expected; this needs MXNet 1.9.1")
+            raise TraceError(
+                f"MXNet numbers the outputs of {kind} otherwise than expected; this needs MXNet 1.9.1"
+            )
         number += len(written)

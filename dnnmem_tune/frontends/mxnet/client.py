@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from dnnmem_tune.errors import DnnMemError
 from dnnmem_tune.frontends.base import RecordRequest
+from dnnmem_tune.frontends.mxnet.batches import fit_job
 from dnnmem_tune.frontends.mxnet.bound import BoundGraph
 from dnnmem_tune.frontends.mxnet.lowering import BoundJob, lower
 from dnnmem_tune.frontends.mxnet.settings import Settings
@@ -22,16 +24,44 @@ class MxnetRecorder(TorchRecorder):
     name = "mxnet"
     module = "dnnmem_tune.frontends.mxnet.worker"
 
+    def __init__(self, workload: str, **options: Any) -> None:
+        super().__init__(workload, **options)
+        self._bound: dict[str, dict[int, BoundJob]] = {}
+        """Hyperparameters as text -> batch size -> what was bound."""
+
     def fingerprint(self) -> str:
         """Return what a cached trace depends on besides the request and the workload's source."""
         return f"mxnet, {self._python}"
 
     def attempt(self, requests: Sequence[RecordRequest]) -> list[MemoryTrace | DnnMemError]:
-        """Return for each request its trace, or the error that the request ended with; see ``TorchRecorder``."""
+        """Return for each request its trace, or the error that the request ended with; see ``TorchRecorder``.
+
+        Once three batch sizes have been bound and agree, no other one needs the worker.
+        """
         for request in requests:
             Settings.split(request.params)  # an impossible setting needs no worker to be refused
-        results = self._results(requests)
-        return [_outcome(result, request) for result, request in zip(results, requests, strict=True)]
+        waiting = [request for request in requests if self._job(request) is None]
+        errors: dict[int, DnnMemError] = {}
+        if waiting:
+            for request, result in zip(waiting, self._results(waiting), strict=True):
+                if "error" in result:
+                    errors[id(request)] = error_from(result["error"])
+                else:
+                    self._bound[_key(request)][request.batch_size] = decode_job(result["answer"])
+        return [errors.get(id(request)) or self._trace(request) for request in requests]
+
+    def _job(self, request: RecordRequest) -> BoundJob | None:
+        bound = self._bound.setdefault(_key(request), {})
+        if request.batch_size in bound:
+            return bound[request.batch_size]
+        fitted = fit_job(bound) if request.batch_size > 1 else None
+        return fitted.at(request.batch_size) if fitted is not None else None
+
+    def _trace(self, request: RecordRequest) -> MemoryTrace:
+        job = self._job(request)
+        assert job is not None
+        settings, _ = Settings.split(request.params)
+        return lower(job, settings, batch_size=request.batch_size, num_steps=request.num_steps)
 
     def _environment(self) -> dict[str, str]:
         """The worker needs this package's files, and nothing else of this interpreter's."""
@@ -40,11 +70,8 @@ class MxnetRecorder(TorchRecorder):
         return environment | {"PYTHONPATH": str(package)}
 
 
-def _outcome(result: dict[str, Any], request: RecordRequest) -> MemoryTrace | DnnMemError:
-    if "error" in result:
-        return error_from(result["error"])
-    settings, _ = Settings.split(request.params)
-    return lower(decode_job(result["answer"]), settings, batch_size=request.batch_size, num_steps=request.num_steps)
+def _key(request: RecordRequest) -> str:
+    return json.dumps(request.params, sort_keys=True)
 
 
 def decode_job(document: dict[str, Any]) -> BoundJob:

@@ -16,30 +16,29 @@ IDENTITIES = frozenset(
 """Operators whose output *is* their input; they share memory however many read it (``FInplaceIdentity``)."""
 
 _UNARY = (
-    "abs", "amp_cast", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cbrt", "ceil", "cos", "cosh",
-    "degrees", "erf", "erfinv", "exp", "expm1", "fix", "floor", "gamma", "gammaln", "log", "log10", "log1p", "log2",
-    "logical_not", "negative", "radians", "rcbrt", "reciprocal", "relu", "rint", "round", "rsqrt", "sigmoid", "sign",
-    "sin", "sinh", "softsign", "sqrt", "square", "tan", "tanh", "trunc", "hard_sigmoid", "smooth_l1", "clip", "Cast",
-    "_plus_scalar", "_minus_scalar", "_rminus_scalar", "_mul_scalar", "_div_scalar", "_rdiv_scalar",
-    "_mod_scalar", "_rmod_scalar", "_power_scalar", "_rpower_scalar", "_maximum_scalar", "_minimum_scalar",
-    "_backward_mul_scalar", "_backward_div_scalar", "_backward_cast",
-    "Activation", "LeakyReLU", "Dropout", "softmax", "log_softmax", "softmin",
+    "abs", "amp_cast", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cbrt", "ceil", "cos",
+    "cosh", "degrees", "erf", "erfinv", "exp", "expm1", "fix", "floor", "gamma", "gammaln", "log", "log10",
+    "log1p", "log2", "logical_not", "negative", "radians", "rcbrt", "reciprocal", "relu", "rint", "round",
+    "rsqrt", "sigmoid", "sign", "sin", "sinh", "softsign", "sqrt", "square", "tan", "tanh", "trunc",
+    "hard_sigmoid", "smooth_l1", "clip", "Cast", "_plus_scalar", "_minus_scalar", "_rminus_scalar",
+    "_mul_scalar", "_div_scalar", "_rdiv_scalar", "_mod_scalar", "_rmod_scalar", "_power_scalar",
+    "_rpower_scalar", "_maximum_scalar", "_minimum_scalar", "_backward_mul_scalar", "_backward_div_scalar",
+    "_backward_cast", "Activation", "LeakyReLU", "Dropout", "softmax", "log_softmax", "softmin",
     "SoftmaxOutput", "LinearRegressionOutput", "MAERegressionOutput", "LogisticRegressionOutput", "SVMOutput",
-    "LayerNorm", "add_n", "SoftmaxActivation", "L2Normalization",
-    "_scatter_plus_scalar", "_scatter_minus_scalar",
+    "LayerNorm", "add_n", "SoftmaxActivation", "L2Normalization", "_scatter_plus_scalar",
+    "_scatter_minus_scalar",
 )  # fmt: skip
 
 _BINARY = (
-    "elemwise_add", "elemwise_sub", "elemwise_mul", "elemwise_div", "_grad_add", "_power", "_maximum", "_minimum",
-    "_hypot", "_mod", "_equal", "_not_equal", "_greater", "_greater_equal", "_lesser", "_lesser_equal",
-    "broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_div", "broadcast_maximum", "broadcast_minimum",
-    "broadcast_power", "broadcast_hypot", "broadcast_mod",
-    "_backward_abs", "_backward_cbrt", "_backward_cos", "_backward_cosh", "_backward_erf", "_backward_log",
-    "_backward_log10", "_backward_log1p", "_backward_log2", "_backward_negative", "_backward_relu",
-    "_backward_reciprocal", "_backward_rsqrt", "_backward_sigmoid", "_backward_sign", "_backward_sin",
-    "_backward_sqrt", "_backward_square", "_backward_tan", "_backward_tanh", "_backward_expm1",
-    "_backward_softsign", "_backward_clip", "_backward_smooth_l1",
-    "_backward_softmax", "_backward_log_softmax",
+    "elemwise_add", "elemwise_sub", "elemwise_mul", "elemwise_div", "_grad_add", "_power", "_maximum",
+    "_minimum", "_hypot", "_mod", "_equal", "_not_equal", "_greater", "_greater_equal", "_lesser",
+    "_lesser_equal", "broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_div", "broadcast_maximum",
+    "broadcast_minimum", "broadcast_power", "broadcast_hypot", "broadcast_mod", "_backward_abs",
+    "_backward_cbrt", "_backward_cos", "_backward_cosh", "_backward_erf", "_backward_log", "_backward_log10",
+    "_backward_log1p", "_backward_log2", "_backward_negative", "_backward_relu", "_backward_reciprocal",
+    "_backward_rsqrt", "_backward_sigmoid", "_backward_sign", "_backward_sin", "_backward_sqrt",
+    "_backward_square", "_backward_tan", "_backward_tanh", "_backward_expm1", "_backward_softsign",
+    "_backward_clip", "_backward_smooth_l1", "_backward_softmax", "_backward_log_softmax",
 )  # fmt: skip
 
 _OTHERS: dict[str, tuple[tuple[int, int], ...]] = {

@@ -31,7 +31,8 @@ def find_interpreter(environment: Mapping[str, str], folders: tuple[Path, ...] |
         found = shutil.which(named)
         if found is None:
             raise MissingPackageError(
-                f"{VARIABLE} names {named!r}, which is no program; name a Python with MXNet, such as one made by: {_MAKE}"
+                f"{VARIABLE} names {named!r}, which is no program; "
+                f"name a Python with MXNet, such as one made by: {_MAKE}"
             )
         return found
     checkout = Path(__file__).resolve().parents[3]

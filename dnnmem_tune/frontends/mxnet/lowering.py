@@ -221,7 +221,9 @@ class _Gluon(_Writer):
         super().__init__(job, settings)
         self._engine = _Engine(self)
         self._network = _CachedGraph(self, job.network, self._engine)
-        self._loss = _CachedGraph(self, job.loss, self._engine) if job.loss is not None and settings.training else None
+        self._loss = (
+            _CachedGraph(self, job.loss, self._engine) if job.loss is not None and settings.training else None
+        )
         self._batch: list[int] = []
         self._results: list[int] = []
 
@@ -331,9 +333,7 @@ class _CachedGraph:
             self._blocks = _own_blocks(graph, {*variables, *gradients, *results})
         else:
             self._blocks = _merged(
-                plan_memory(
-                    graph, external={*variables, *results}, ref_counts=forward_reads, stop_node=middle
-                ),
+                plan_memory(graph, external={*variables, *results}, ref_counts=forward_reads, stop_node=middle),
                 plan_memory(
                     graph,
                     external={*variables, *results, *gradients, *forward_entries},
@@ -396,9 +396,7 @@ class _CachedGraph:
                 elif is_loss:
                     nbytes = self._graph.entries[number].nbytes
                     gradients.append(
-                        self._writer.take(
-                            nbytes, Category.OUTPUT_GRADIENT, node.kind, node.name, Phase.BACKWARD
-                        )
+                        self._writer.take(nbytes, Category.OUTPUT_GRADIENT, node.kind, node.name, Phase.BACKWARD)
                     )
             self._read(node, _BULK)
         if self._planned or not is_loss:

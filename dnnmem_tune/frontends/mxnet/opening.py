@@ -35,7 +35,9 @@ def open_mxnet(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trace
             f"'net.py:build', got {type(workload).__name__}"
         )
     if tracing.recorder not in ("auto",):
-        raise UsageError(f"MXNet workloads are bound by MXNet itself; recorder is 'auto', got {tracing.recorder!r}")
+        raise UsageError(
+            f"MXNet workloads are bound by MXNet itself; recorder is 'auto', got {tracing.recorder!r}"
+        )
     recorder = MxnetRecorder(
         workload,
         compute_capability=tracing.compute_capability,

@@ -72,7 +72,9 @@ def executor_plan(graph: BoundGraph) -> MemoryPlan:
     return plan_memory(graph, external=external, ref_counts=count_reads(graph, graph.outputs))
 
 
-def count_reads(graph: BoundGraph, also: Sequence[int] = (), start_node: int = 0, stop_node: int | None = None) -> list[int]:
+def count_reads(
+    graph: BoundGraph, also: Sequence[int] = (), start_node: int = 0, stop_node: int | None = None
+) -> list[int]:
     """Return how often each entry is read by a range of nodes, and by whoever reads ``also``."""
     counts = [0] * len(graph.entries)
     for node in graph.nodes[start_node:stop_node]:
@@ -143,7 +145,7 @@ class _Planner:
                 self._holds[block] += self._ref_counts[target]
 
     def _request(self, nbytes: int) -> int:
-        """Return the smallest free block that is large enough, else the largest one that is not, else a new one."""
+        """Return the smallest free block that is large enough, else the largest of the others, else a new one."""
         begin = bisect_left(self._free, (nbytes // _MATCH_RANGE, -1, 0))
         middle = bisect_left(self._free, (nbytes, -1, 0))
         end = bisect_right(self._free, (nbytes * _MATCH_RANGE, self._num_released, 0))

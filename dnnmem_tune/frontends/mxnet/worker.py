@@ -60,7 +60,7 @@ def _import_mxnet() -> str:
             )
         # numpy 1.24 dropped an alias that MXNet's modules use when they are imported.
         if "bool" not in vars(numpy):
-            numpy.bool = bool  # type: ignore[attr-defined,unused-ignore]  # put back what was dropped
+            setattr(numpy, "bool", bool)  # noqa: B010  # a checker with a newer numpy refuses the plain form
         import mxnet
     except ModuleNotFoundError as error:
         raise MissingPackageError(
@@ -85,11 +85,12 @@ def _bind(network: Any, settings: Settings, batch_size: int) -> dict[str, Any]:
     unknown = sorted(shapes.keys() - set(symbol.list_arguments()))
     if unknown:
         raise UsageError(
-            f"the network has no input {unknown[0]!r}; its arguments are {', '.join(symbol.list_arguments()[:8])}, ..."
+            f"the network has no input {unknown[0]!r}; "
+            f"its arguments are {', '.join(symbol.list_arguments()[:8])}, ..."
         )
     labels = {name for name in symbol.list_arguments() if name.endswith("label")}
     inputs = set(shapes) | labels
-    types = {name: dtype for name in network.shapes}
+    types = dict.fromkeys(network.shapes, dtype)
     if settings.training and settings.execution is Execution.EXECUTOR and not labels:
         symbol = mxnet.sym.SoftmaxOutput(symbol, mxnet.sym.var("label"), name="softmax")
         inputs.add("label")
@@ -101,9 +102,7 @@ def _bind(network: Any, settings: Settings, batch_size: int) -> dict[str, Any]:
         criterion = mxnet.gluon.loss.SoftmaxCrossEntropyLoss()
         loss_symbol = criterion(mxnet.sym.var("prediction"), mxnet.sym.var("label"))
         loss_shapes = {"prediction": output, "label": (batch_size, *output[1:-1])}
-        loss = _graph_of(
-            loss_symbol, loss_shapes, {"prediction": dtype, "label": "float32"}, {"label"}, settings
-        )
+        loss = _graph_of(loss_symbol, loss_shapes, {"prediction": dtype, "label": "float32"}, {"label"}, settings)
         inputs.add("label")
     return {
         "network": graph.encode(),
@@ -141,7 +140,9 @@ def _graph_of(
 def _reason(error: Exception) -> str:
     """Return the line of MXNet's message that says what is wrong; its other lines are a stack and arguments."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error in operator" in line or "Check failed" in line or "unknown" in line]
+    telling = [
+        line for line in lines if "Error in operator" in line or "Check failed" in line or "unknown" in line
+    ]
     return (telling or lines or [type(error).__name__])[-1]
 
 

@@ -48,9 +48,7 @@ class EncoderLayer(gluon.HybridBlock):
 
     def hybrid_forward(self, F: Any, hidden: Any) -> Any:
         """Return the next hidden states; axes are (batch, position, unit)."""
-        query, key, value = (
-            self._split_heads(F, part) for part in F.split(self.projections(hidden), 3, axis=-1)
-        )
+        query, key, value = (self._split_heads(F, part) for part in F.split(self.projections(hidden), 3, axis=-1))
         weights = self.dropout(F.softmax(F.batch_dot(query, key, transpose_b=True) * self._scale))
         attended = F.reshape(F.batch_dot(weights, value), (-4, -1, self._num_heads, 0, 0))
         attended = F.reshape(F.transpose(attended, (0, 2, 1, 3)), (0, 0, -3))

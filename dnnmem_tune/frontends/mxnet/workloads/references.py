@@ -1,4 +1,4 @@
-"""What a reference means for MXNet: ``resnet50``, ``net-symbol.json``, ``net.py:build``, ``package.module:build``."""
+"""What a reference means for MXNet: ``resnet50``, ``net-symbol.json``, ``net.py:build`` or ``module:build``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ PAPER_NAMES = {
 }
 """Built-in name, with ``-`` as ``_`` -> what it is called here: a network of ``networks`` or of the model zoo."""
 
-FORMS = "a built-in name, the name of a Gluon model-zoo network, NET-symbol.json, net.py:build or package.module:build"
+FORMS = (
+    "a built-in name, the name of a Gluon model-zoo network, NET-symbol.json, net.py:build or package.module:build"
+)
 
 DEFAULT_FUNCTION = "build"
 

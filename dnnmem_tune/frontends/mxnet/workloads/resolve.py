@@ -18,7 +18,13 @@ from mxnet.gluon.model_zoo import vision
 
 from dnnmem_tune.errors import UsageError, WorkloadError
 from dnnmem_tune.frontends.mxnet.workloads.networks import NETWORKS
-from dnnmem_tune.frontends.mxnet.workloads.references import PAPER_NAMES, Function, Named, SymbolFile, parse_reference
+from dnnmem_tune.frontends.mxnet.workloads.references import (
+    PAPER_NAMES,
+    Function,
+    Named,
+    SymbolFile,
+    parse_reference,
+)
 
 _LARGE_IMAGES = {"inceptionv3": 299}
 _IMAGE_SIZE = 224
@@ -111,7 +117,9 @@ def _symbol_file(path: Path) -> Maker:
     except ValueError as error:
         raise WorkloadError(f"{str(path)!r} is no symbol: it is not JSON, or cut off ({error})") from error
     if not isinstance(content, dict) or not {"nodes", "arg_nodes", "heads"} <= content.keys():
-        raise WorkloadError(f"{str(path)!r} is JSON but no symbol; Symbol.save and HybridBlock.export write symbols")
+        raise WorkloadError(
+            f"{str(path)!r} is JSON but no symbol; Symbol.save and HybridBlock.export write symbols"
+        )
     try:
         symbol = mxnet.sym.load_json(document)
     except mxnet.base.MXNetError as error:
@@ -129,7 +137,9 @@ def _shapes(given: object, text: str) -> dict[str, tuple[int, ...]]:
     if given is None:
         raise UsageError(f"{text} does not say how large its inputs are; {wanted}")
     if not isinstance(given, dict) or not given:
-        raise UsageError(f"shapes is a dictionary from the name of an input to the shape of one sample, got {given!r}")
+        raise UsageError(
+            f"shapes is a dictionary from the name of an input to the shape of one sample, got {given!r}"
+        )
     shapes = {}
     for name, shape in given.items():
         if not isinstance(shape, list | tuple) or not all(type(extent) is int and extent > 0 for extent in shape):
