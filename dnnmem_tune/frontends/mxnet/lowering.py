@@ -35,6 +35,11 @@ _STATEFUL = frozenset({"Dropout", "_backward_Dropout", "RNN", "_backward_RNN", "
 Not so inside a ``CachedOp``, as far as the GPU build shows: an LSTM's pool is 6 % larger than it would be.
 """
 
+_IMPERATIVE_NOTE = (
+    "Imperative execution gives memory back as its threads come to it: of five networks the GPU build's pool was "
+    "within 2 % of the estimate for four, and 22 to 38 % above it for ResNet-50, varying from run to run."
+)
+
 _SINGLE = 4
 """Bytes of a number in single precision."""
 
@@ -56,7 +61,7 @@ class BoundJob:
     """Framework and release."""
 
     notes: tuple[str, ...] = ()
-    """What a reader of an estimate should know."""
+    """What else a reader of an estimate should know."""
 
     recorder: str = "bound symbol"
 
@@ -128,13 +133,18 @@ class _Writer:
             operations=tuple(self._operations),
             events=tuple(self._events),
             marks=tuple(self._marks),
-            coverage=Coverage(num_operations=self._num_operators(), notes=self.job.notes),
+            coverage=Coverage(num_operations=self._num_operators(), notes=self._notes()),
             framework=self.job.framework,
             recorder=f"{self.job.recorder}, {self.settings.execution}",
             batch_sizes=(batch_size,),
         )
         trace.check()
         return trace
+
+    def _notes(self) -> tuple[str, ...]:
+        if self.settings.execution is Execution.IMPERATIVE and self.settings.training:
+            return (*self.job.notes, _IMPERATIVE_NOTE)
+        return self.job.notes
 
     def take_variable(self, name: str, category: Category) -> int:
         entry = self.job.network.entries[self._variables[name]]
