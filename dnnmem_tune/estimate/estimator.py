@@ -252,8 +252,10 @@ class Estimator:
         ]
         rules = {storage.size.rule for storage in self.trace.storages if isinstance(storage.size, Scratch)}
         if rules & {RULE, temp_space.RULE}:
-            # Trying every algorithm is the user's own choice; the other two are the library's.
-            others = {"none", "limited"} - {self.conv_workspace}
+            # Trying every algorithm is the user's own choice in PyTorch, and the default of MXNet
+            # (MXNET_CUDNN_AUTOTUNE_DEFAULT=1); the other two are the library's.
+            models = MODELS if temp_space.RULE in rules else ("none", "limited")
+            others = set(models) - {self.conv_workspace}
             reasons.append(
                 reason_from(
                     "convolution workspace",

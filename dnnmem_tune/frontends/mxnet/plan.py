@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dnnmem_tune.frontends.mxnet.bound import BoundGraph, Node
-from dnnmem_tune.frontends.mxnet.inplace import IDENTITIES, INPLACE
+from dnnmem_tune.frontends.mxnet.inplace import IDENTITIES, IGNORED, INPLACE
 
 _MATCH_RANGE = 16
 """``NNVM_EXEC_MATCH_RANGE``."""
@@ -69,7 +69,11 @@ def executor_plan(graph: BoundGraph) -> MemoryPlan:
     """Return the plan of an executor: forward and backward in one, gradients of arguments outside it."""
     external = set(graph.outputs[graph.num_forward_outputs :])
     external |= {number for node in graph.nodes if node.is_variable for number in node.outputs}
-    return plan_memory(graph, external=external, ref_counts=count_reads(graph, graph.outputs))
+    reads = count_reads(graph, graph.outputs)
+    for node in graph.nodes:
+        for position in IGNORED.get(node.kind, ()):
+            reads[node.inputs[position]] -= 1
+    return plan_memory(graph, external=external, ref_counts=reads)
 
 
 def count_reads(
@@ -105,9 +109,10 @@ class _Planner:
             block = self._request(self._elements[number] * _PLANNED_ITEMSIZE)
             self._holds[block] = self._ref_counts[number]
             self._block_of[number] = block
-        for number in node.inputs:
+        ignored = IGNORED.get(node.kind, ())
+        for position, number in enumerate(node.inputs):
             block = self._block_of[number]
-            if block >= 0:
+            if block >= 0 and position not in ignored:
                 self._holds[block] -= 1
                 if not self._holds[block]:
                     self._release(block)
