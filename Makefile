@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: maxbatch test lint types check clean
+.PHONY: maxbatch test test-emulator lint types check clean
 
 # What an answer needs, and no more. torch 2.13.0 has a CPU build on every platform index used
 # here; the plain name would pull a CUDA build of several gigabytes.
@@ -32,6 +32,20 @@ maxbatch: $(VENV)/.run
 test: $(VENV)/.dev .venv-mxnet/.made
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
+# The CUDA build of PyTorch without NVIDIA's libraries, which the emulated card replaces: 1.5 GB in place of 5.5.
+EMULATOR := .venv-emulator
+
+$(EMULATOR)/.ready:
+	$(PYTHON) -m venv $(EMULATOR)
+	$(EMULATOR)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torch==2.14.1
+	$(EMULATOR)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    filelock typing-extensions sympy networkx jinja2 fsspec numpy
+	touch $@
+
+test-emulator: $(VENV)/.dev $(EMULATOR)/.ready
+	DNNMEM_TORCH_PYTHON=$(CURDIR)/$(EMULATOR)/bin/python \
+	    $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" tests/emulator tests/frontends/torch/emulated
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +57,4 @@ types: $(VENV)/.dev
 check: lint types test
 
 clean:
-	rm -rf $(VENV) .venv-mxnet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(EMULATOR) .venv-mxnet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,6 +23,8 @@ def accepted_parameters(workload: str | Callable[..., Any]) -> frozenset[str]:
         return _step_options()
     if not isinstance(workload, str):
         return _signature(workload)
+    if workload.lower().endswith(".onnx"):
+        return _MODEL_FILE_OPTIONS
     from dnnmem_tune.frontends.torch.workloads.references import (
         Builtin,
         FileFunction,
@@ -45,6 +47,13 @@ def accepted_parameters(workload: str | Callable[..., Any]) -> frozenset[str]:
                 return frozenset()
         case _:
             return frozenset()
+
+
+_MODEL_FILE_OPTIONS = frozenset({"dims", "batch_dim", "trip_counts", "memory_pattern", "optimizer"})
+"""What an ONNX model takes, besides the names of its dimensions.
+
+Its ``precision`` is left out: it is that of every float, and no advice to train in mixed precision.
+"""
 
 
 def _step_options() -> frozenset[str]:

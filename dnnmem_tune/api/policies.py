@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dnnmem_tune.errors import UsageError
@@ -22,7 +23,7 @@ def policy_of(framework: str, alloc_conf: str | None = None) -> AllocatorPolicy:
         UsageError: If the text cannot be meant.
 
     """
-    return _POLICIES.get(framework, _caching)(alloc_conf or "", framework)
+    return _POLICIES.get(framework.partition(":")[0], _caching)(alloc_conf or "", framework)
 
 
 def _caching(alloc_conf: str, framework: str) -> AllocatorPolicy:
@@ -39,5 +40,25 @@ def _mxnet_pool(alloc_conf: str, _framework: str) -> AllocatorPolicy:
     return MxnetPoolPolicy.from_alloc_conf(alloc_conf)
 
 
-_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {"torch": _caching, "mxnet": _mxnet_pool}
+def _onnx(alloc_conf: str, framework: str) -> AllocatorPolicy:
+    """Return the arena that runs the model, or the allocator of the framework that is to train it."""
+    from dnnmem_tune.allocators.bfc_policy import BfcPolicy
+    from dnnmem_tune.allocators.ort_arena import OrtArenaPolicy
+    from dnnmem_tune.frontends.onnx.opening import onnx_target
+
+    target = onnx_target(framework)
+    if target == "pytorch":
+        return _caching(alloc_conf, "torch")
+    if target == "tensorflow":
+        return BfcPolicy.from_text(alloc_conf)
+    policy = OrtArenaPolicy.from_text(alloc_conf)
+    # In a training step weights come one by one, and from the arena.
+    return policy if target is None else replace(policy, num_reserved=0)
+
+
+_POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {
+    "torch": _caching,
+    "onnx": _onnx,
+    "mxnet": _mxnet_pool,
+}
 """Framework -> what makes its policy from the configuration text and the framework's name."""

@@ -25,7 +25,7 @@ from dnnmem_tune.decisions.comparison import Comparison
 from dnnmem_tune.decisions.remedies import Remedy
 from dnnmem_tune.decisions.verdict import Verdict, verdict_of
 from dnnmem_tune.errors import UsageError
-from dnnmem_tune.frontends import Tracing, open_workload
+from dnnmem_tune.frontends import Tracing, framework_of, open_workload
 from dnnmem_tune.frontends.traced import TracedWorkload
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class EstimationSession:
     Args:
         workload: ``"train.py:build"``, ``"module:function"``, the name of a built-in workload,
             ``"hf:CONFIG"``, ``"timm:NAME"``, ``"torchvision:NAME"``, the function itself, or a `TrainingStep`.
-        framework: Which front-end reads it: ``torch``, ``tensorflow``, ``mxnet`` or ``onnx``.
+        framework: Which front-end reads it: ``torch``, ``tensorflow``, ``mxnet`` or ``onnx``, which a path that
+            ends in ``.onnx`` selects by itself. ``onnx`` is inference by ONNX Runtime; ``onnx:pytorch``,
+            ``onnx:tensorflow`` and ``onnx:ort`` are training with that framework's allocator.
         recorder: How it is traced: ``auto``, ``fake`` or ``emulated``.
         conv_workspace: Model of the convolution workspace: ``none``, ``limited`` or ``benchmark``.
         alloc_conf: What ``PYTORCH_ALLOC_CONF`` will be in the job; None for PyTorch's defaults. The
@@ -100,6 +102,7 @@ class EstimationSession:
         self.workload = workload
         self.conv_workspace = conv_workspace
         self.margin = safety_margin(safety)
+        framework = framework_of(workload, framework)
         self.policy = policy_of(framework, alloc_conf)
         self._progress = on_progress or (lambda _text: None)
         limits = {

@@ -36,7 +36,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="A built-in model (resnet50, bert-base, gpt2, ...), hf:CONFIG, timm:NAME or torchvision:NAME.",
+        help="A built-in model (resnet50, bert-base, ...), hf:CONFIG, timm:NAME, torchvision:NAME or FILE.onnx.",
     ),
 ]
 WorkloadOption = Annotated[
@@ -62,6 +62,18 @@ OptimizerOption = Annotated[
 InputSizeOption = Annotated[
     int | None,
     whole("--input-size", "Of a built-in model: image side, sequence length or number of features."),
+]
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Of an ONNX model: the extent of a named dimension. Repeat."),
+]
+TrainAsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="FRAMEWORK",
+        help="Of an ONNX model: estimate training as pytorch, tensorflow or ort would.",
+    ),
 ]
 GpuOption = Annotated[
     str | None,
@@ -113,6 +125,8 @@ class Job:
     optimizer: str | None = None
     input_size: int | None = None
     framework: str = "torch"
+    dims: list[str] | None = None
+    train_as: str | None = None
     recorder: str = "auto"
     conv_workspace: str = "none"
     alloc_conf: str | None = None
@@ -150,7 +164,7 @@ class Job:
         """
         from dnnmem_tune.api.arguments import plain_params
 
-        params: dict[str, Any] = {}
+        params: dict[str, Any] = {"dims": self._dims()} if self.dims else {}
         shortcuts = {"--precision": self.precision, "--optimizer": self.optimizer, "--input-size": self.input_size}
         for option, value in shortcuts.items():
             if value is None:
@@ -167,12 +181,49 @@ class Job:
             params[name.strip()] = _literal(value)
         return plain_params(params)
 
+    def _dims(self) -> dict[str, int]:
+        if not self.is_onnx:
+            raise UsageError(
+                "--dim is for ONNX models; write --set NAME=VALUE for another workload's hyperparameters"
+            )
+        dims: dict[str, int] = {}
+        for text in self.dims or []:
+            # Exporters put almost anything into a name, an equals sign too.
+            name, equals, value = text.rpartition("=")
+            if not equals or not name.strip() or not value.strip().lstrip("-").isdigit():
+                raise UsageError(f"--dim {text!r} has no extent; write --dim NAME=N, such as --dim sequence=128")
+            if name.strip() in dims:
+                raise UsageError(
+                    f"dimension {name.strip()} is given twice: {dims[name.strip()]} and {value.strip()}"
+                )
+            dims[name.strip()] = int(value)
+        return dims
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the workload is an ONNX model."""
+        return self.reference.lower().endswith(".onnx") or self.framework.partition(":")[0] == "onnx"
+
+    @property
+    def frontend(self) -> str:
+        """The front-end, and how an ONNX model is trained.
+
+        Raises:
+            UsageError: If ``--as`` is given for another workload.
+
+        """
+        if self.train_as is None:
+            return self.framework
+        if not self.is_onnx:
+            raise UsageError("--as is for ONNX models; other workloads are estimated as they are written")
+        return f"onnx:{self.train_as}"
+
     @property
     def allocator(self) -> tuple[str | None, str]:
         """The allocator's configuration, and where it comes from."""
         if self.alloc_conf is not None:
             return self.alloc_conf, "--alloc-conf"
-        if self.framework == "torch":
+        if self.frontend == "onnx:pytorch" or (self.framework == "torch" and not self.is_onnx):
             # Both names are read by PyTorch; the first is the newer one and wins.
             for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
                 if os.environ.get(variable):
@@ -196,7 +247,7 @@ class Job:
             progress() as say,
             EstimationSession(
                 reference,
-                framework=self.framework,
+                framework=self.frontend,
                 recorder=self.recorder,
                 conv_workspace=self.conv_workspace,
                 alloc_conf=alloc_conf,

@@ -65,8 +65,9 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
     openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {
         "torch": _open_torch,
         "mxnet": _open_mxnet,
+        "onnx": _open_onnx,
     }
-    opener = openers.get(tracing.framework)
+    opener = openers.get(tracing.framework.partition(":")[0])
     if opener is None:
         raise UsageError(f"framework {tracing.framework!r} is not known; choose one of {', '.join(openers)}")
     return opener(workload, params, tracing)
@@ -124,3 +125,21 @@ def _open_mxnet(workload: Any, params: dict[str, Any], tracing: Tracing) -> Trac
     from dnnmem_tune.frontends.mxnet.opening import open_mxnet
 
     return open_mxnet(workload, params, tracing)
+
+
+def framework_of(workload: Any, framework: str) -> str:
+    """Return the front-end for a workload: a path that ends in ``.onnx`` says it itself.
+
+    Example:
+        >>> framework_of("model.onnx", "torch"), framework_of("resnet50", "torch")
+        ('onnx', 'torch')
+
+    """
+    is_file = isinstance(workload, str) and workload.lower().endswith(".onnx")
+    return "onnx" if is_file and framework == "torch" else framework
+
+
+def _open_onnx(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.onnx.opening import open_model
+
+    return open_model(workload, params, tracing)

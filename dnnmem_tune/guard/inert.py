@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dnnmem_tune.guard.keys import Leaf, Leaves
@@ -204,15 +204,17 @@ class InertParameters:
 
     def summary(self) -> dict[str, str]:
         """Return, for each number among the parameters, ``inert``, ``changes memory`` or ``not known``."""
+        verdicts: dict[str, str] = {}
+        for regime, records in self._by_regime.items():
+            inert = self.conclusions(regime)
+            for name, kind in regime:
+                if kind == _OTHER and name in inert:
+                    verdicts.setdefault(name, "inert")
+                elif kind == _OTHER and _differ_by(name, records, inert):
+                    verdicts[name] = "changes memory"
+        verdicts |= dict.fromkeys(self._ever_contradicted, "changes memory")
         names = sorted({name for regime in self._by_regime for name, kind in regime if kind == _OTHER})
-        verdicts = {}
-        for name in names:
-            known = [self.conclusions(regime).get(name) for regime in self._by_regime]
-            if name in self._ever_contradicted:
-                verdicts[name] = "changes memory"
-            else:
-                verdicts[name] = "inert" if any(known) else "not known"
-        return verdicts
+        return {name: verdicts.get(name, "not known") for name in names}
 
     def _compare(self, record: TracedRecord, other: TracedRecord, regime: Regime) -> None:
         differing = list(_differences(record.leaves, other.leaves))
@@ -274,6 +276,16 @@ class InertParameters:
             min(concluded.highest for _, concluded in elsewhere),
             all(concluded.unbounded for _, concluded in elsewhere),
         )
+
+
+def _differ_by(name: str, records: Sequence[TracedRecord], inert: Collection[str]) -> bool:
+    """Return whether configurations that differ in this parameter, and in inert ones, differ in memory."""
+    signatures: dict[Leaves, str] = {}
+    for record in records:
+        rest = tuple((other, value) for other, value in record.leaves if other != name and other not in inert)
+        if signatures.setdefault(rest, record.signature) != record.signature:
+            return True
+    return False
 
 
 def _differences(one: Leaves, other: Leaves) -> Iterator[tuple[str, Leaf, Leaf]]:

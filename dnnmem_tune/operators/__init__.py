@@ -6,6 +6,7 @@ Importing this package registers every rule.
 
 from dnnmem_tune.operators import attention as attention
 from dnnmem_tune.operators import convolution as convolution
+from dnnmem_tune.operators import memory_pattern as memory_pattern
 from dnnmem_tune.operators import normalization as normalization
 from dnnmem_tune.operators import recurrent as recurrent
 from dnnmem_tune.operators import reduction as reduction

@@ -154,7 +154,7 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         schema_name: str = func._schema.name
         tensors = list(_tensors_of(output))
-        if not tensors or values.may_be_known(tensors[0]):
+        if not tensors or values.may_follow(func, tensors[0]):
             values.follow(func, args, kwargs, output)
         if not any(tensor.device.type == "cuda" for tensor in tensors):
             return

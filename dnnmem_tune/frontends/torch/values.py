@@ -24,6 +24,9 @@ _MAX_ELEMENTS = 1 << 16
 
 _WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
+_CONSTANTS = frozenset({torch.ops.aten.ones.default, torch.ops.aten.zeros.default, torch.ops.aten.full.default})
+"""Operators whose results are known in floating point too: Hugging Face decoders make their masks as ones."""
+
 _ATTRIBUTE = "_dnnmem_value"
 
 
@@ -60,13 +63,18 @@ def may_be_known(tensor: torch.Tensor) -> bool:
     return (tensor.device.type == "cpu" or tensor.dtype in _WHOLE) and tensor.numel() <= _MAX_ELEMENTS
 
 
+def may_follow(func: Any, output: torch.Tensor) -> bool:
+    """Whether the value of what an operator returned is worth keeping."""
+    return may_be_known(output) or (func in _CONSTANTS and output.numel() <= _MAX_ELEMENTS)
+
+
 def follow(func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any) -> None:
     """Run an operator on known values too, and attach the results to its fake outputs.
 
     Where an argument's value is not known, what the operator writes is not known either.
     """
     flat_outputs = [out for out in tree_flatten(outputs)[0] if isinstance(out, torch.Tensor)]
-    if not all(may_be_known(out) for out in flat_outputs):
+    if not all(may_follow(func, out) for out in flat_outputs):
         return
     leaves, layout = tree_flatten((args, kwargs))
     values = [_real(leaf) for leaf in leaves]

@@ -87,10 +87,12 @@ def _prepare(setup: dict[str, Any]) -> Answer:
     """Import torch and the workload; return the function that a child runs."""
     import torch
 
-    from dnnmem_tune.frontends.torch import cuda_build, job
-    from dnnmem_tune.frontends.torch.workloads import resolve
+    from dnnmem_tune.frontends.torch import cuda_build, job, no_compiler
+    from dnnmem_tune.frontends.torch.workloads import references, resolve
 
     torch.set_num_threads(1)  # forked children must not miss threads
+    if isinstance(references.parse_reference(setup["workload"]), references.Builtin):
+        no_compiler.install()
     mode = cuda_build.install(
         compute_capability=tuple(setup["compute_capability"]),
         total_bytes=setup["total_bytes"],

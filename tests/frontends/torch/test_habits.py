@@ -35,7 +35,16 @@ def trace_of(recorder: TorchRecorder, habit: str) -> MemoryTrace:
 
 @pytest.mark.parametrize(
     "habit",
-    ["timing", "data_parallel", "cuda_methods", "sizes_from_values", "old_amp", "closure", "double_backward"],
+    [
+        "timing",
+        "data_parallel",
+        "cuda_methods",
+        "sizes_from_values",
+        "old_amp",
+        "closure",
+        "double_backward",
+        "looks_for_compiled",
+    ],
 )
 def test_common_habits_are_traced_without_reservation(recorder: TorchRecorder, habit: str) -> None:
     """Nothing in the coverage makes the estimate doubtful."""

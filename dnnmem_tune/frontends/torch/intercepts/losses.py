@@ -33,3 +33,13 @@ def loss_in_the_room_of_all_elements(_recorder: Recorder, func: Any, args: Any, 
     if loss.dim() or loss.device.type != "cuda" or not shape:
         return loss
     return loss.new_empty(shape).as_strided((), ())
+
+
+@intercept(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default)
+def gradient_of_the_type_of_the_input(_recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """A target of another type does not widen the gradient, which is made by ``zeros_like(input)``."""
+    gradient = func(*args, **kwargs)
+    inputs = args[1]
+    if gradient.dtype is inputs.dtype or gradient.device.type != "cuda":
+        return gradient
+    return torch.empty_like(inputs)

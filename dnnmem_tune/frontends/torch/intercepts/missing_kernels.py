@@ -59,4 +59,4 @@ def _longest_target(recorder: Recorder, targets: torch.Tensor, lengths: Any) -> 
 @intercept(aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
 def ctc_loss_backward(_recorder: Recorder, _func: Any, args: Any, _kwargs: Any) -> Any:
     """The gradient of the log-probabilities; the backward variables are as large as the forward ones."""
-    return torch.empty_like(args[1])
+    return torch.empty_like(args[1], memory_format=torch.contiguous_format)

@@ -131,8 +131,6 @@ def index_put(_recorder: Recorder, args: Any, kwargs: Any, output: torch.Tensor)
     if not accumulate:
         return
     temporaries = Temporaries()
-    if not values.is_contiguous():
-        yield temporaries.take(dense_bytes(values))
     present = [tensor for tensor in indices if tensor is not None]
     count = math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in present)))
     nbytes = count * _INDEX_BYTES
@@ -142,6 +140,8 @@ def index_put(_recorder: Recorder, args: Any, kwargs: Any, output: torch.Tensor)
         yield Give(temporaries.last - 1)
         if number_of_index:
             yield Give(temporaries.last)
+    if not values.is_contiguous():
+        yield temporaries.take(dense_bytes(values))
     yield temporaries.take(nbytes)
     yield temporaries.take(nbytes)
     yield temporaries.take(nbytes)

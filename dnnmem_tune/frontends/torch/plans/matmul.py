@@ -44,6 +44,12 @@ def baddbmm(recorder: Recorder, args: Any, _kwargs: Any, outputs: Any) -> Iterat
     return _product(recorder, outputs, _batch_copies(outputs, args[1], args[2]))
 
 
+@memory_plan(aten._grouped_mm.default)
+def grouped_mm(recorder: Recorder, _args: Any, _kwargs: Any, outputs: Any) -> Iterator[Action]:
+    """The result; each group is a product of slices of the operands."""
+    return _product(recorder, outputs, iter(()))
+
+
 def _product(recorder: Recorder, result: torch.Tensor, copied: Iterator[torch.Tensor]) -> Iterator[Action]:
     yield Output(result)
     for tensor in copied:

@@ -100,3 +100,20 @@ def foreach_norm(_recorder: Recorder, args: Any, kwargs: Any, output: Any) -> It
 
 
 _CHUNK_ELEMENTS = 65536
+
+
+@memory_plan(aten._thnn_fused_gru_cell_backward.default, aten._thnn_fused_lstm_cell_backward_impl.default)
+def cell_backward(_recorder: Recorder, _args: Any, _kwargs: Any, output: Any) -> Iterator[Action]:
+    """Gradients of the gates and states, then those of the biases, which are sums over the batch.
+
+    Source: ``_thnn_fused_gru_cell_backward_cuda`` and ``_thnn_fused_lstm_cell_backward_impl_cuda`` in
+    ``aten/src/ATen/native/cuda/RNN.cu``, torch 2.13.
+    """
+    gates = output[0]
+    temporaries = Temporaries()
+    for tensor in output:
+        if tensor is None:
+            continue
+        yield Output(tensor)
+        if tensor.dim() == 1:
+            yield from temporaries.reduction(gates, [0], SUM, tensor.dtype, result=tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,11 +89,12 @@ def test_odd_programs_run_all_the_same(installation: Installation, trouble: str)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trouble", "raise"), "{train}:{raised}: ValueError: the labels are missing"),
-        (("--trouble", "exit"), "the program ended with status 3"),
+        (("--trouble", "raise"), r".*/train\.py:{raised}: ValueError: the labels are missing"),
+        (("--trouble", "exit"), r"the program ended with status 3 before its first step"),
         (
             ("--device", "cuda:1"),
-            "{train}:{moved}: AcceleratorError|RuntimeError: CUDA error: invalid device ordinal",
+            r".*/train\.py:{moved}: \w+Error: CUDA error: invalid device ordinal "
+            r"\(the emulated machine has 1 card; give it more\)",
         ),
     ],
 )
@@ -100,12 +102,11 @@ def test_a_program_that_fails_says_where(
     installation: Installation, arguments: tuple[str, ...], message: str
 ) -> None:
     """Its own file and line, and its own words."""
-    lines = {"raised": line_of("the labels are"), "moved": line_of("model = nn")}
+    pattern = message.format(raised=line_of("the labels are"), moved=line_of("model = nn"))
     with pytest.raises(WorkloadError) as caught:
         run(installation, *arguments)
 
-    for part in message.format(train=TRAIN, **lines).split("|"):
-        assert part.split(": ", 1)[-1] in str(caught.value) or part in str(caught.value)
+    assert re.fullmatch(pattern, str(caught.value))
 
 
 def test_a_program_without_a_card_has_shown_nothing(installation: Installation) -> None:
@@ -185,7 +186,7 @@ def test_ranks_of_a_distributed_job(installation: Installation, is_sharded: bool
     program = PROGRAMS / "distributed.py"
     command = [installation.python, "-m", "torch.distributed.run", "--nproc_per_node=2", str(program)]
     a100 = replace(T4, total_bytes=40 << 30, compute_capability=(8, 0), num_sms=108, num_cards=2)
-    if is_sharded and not installation.version.startswith("2.14"):
+    if is_sharded and installation.version.startswith(("2.3", "2.4", "2.5")):
         pytest.skip("fully_shard has this name since PyTorch 2.6")
     outcomes = run_dry([*command, *(["--shard"] if is_sharded else [])], DryRun(card=a100))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dnnmem_tune.allocators.caching import CachingAllocator
-from dnnmem_tune.allocators.policy import CachingPolicy
+from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.allocators.replay import Timeline, replay
 from dnnmem_tune.errors import DnnMemError, UnsupportedError, WorkloadError
 from dnnmem_tune.frontends.base import RecordRequest
@@ -52,7 +52,8 @@ def replayed(trace: MemoryTrace, batch_size: int = 8, conv_workspace: str = "non
     )
     optional = [index for index, storage in enumerate(trace.storages) if storage.optional]
     sizes = SizeTable(trace, target).at(batch_size)
-    return replay(trace.events, sizes, CachingAllocator(CachingPolicy(), 40 << 30), optional=optional)
+    policy = CachingPolicy(tie_break=TieBreak.of_pytorch(trace.framework.removeprefix("torch ")))
+    return replay(trace.events, sizes, CachingAllocator(policy, 40 << 30), optional=optional)
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolutional", "half_precision", "recurrent", "named"])

@@ -283,6 +283,16 @@ def least_squares(batch_size: int, device: torch.device) -> Step:
     return step
 
 
+def looks_for_compiled(batch_size: int, device: torch.device) -> Step:
+    """What wrappers ask of a model before they unwrap it."""
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    loop = _Loop(batch_size, device)
+    assert not isinstance(loop.model, OptimizedModule)
+    assert OptimizedModule is torch._dynamo.OptimizedModule
+    return loop
+
+
 def graph_capture(batch_size: int, device: torch.device) -> Step:
     """CUDA graphs."""
     torch.cuda.CUDAGraph()
@@ -305,6 +315,7 @@ HABITS: dict[str, Callable[[int, torch.device], Step]] = {
     for function in (
         plain, data_loader, side_stream, timing, data_parallel, cuda_methods, moving_average, reads_values,
         data_dependent, sizes_from_values, old_amp, closure, ctc, sparse_gradients, saves_a_file, double_backward,
-        without_a_shape_rule, custom_operator, least_squares, graph_capture, distributed, lazy_layers,
+        without_a_shape_rule, custom_operator, least_squares, looks_for_compiled,
+        graph_capture, distributed, lazy_layers,
     )
 }  # fmt: skip

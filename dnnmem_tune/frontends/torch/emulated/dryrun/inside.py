@@ -176,7 +176,8 @@ class Watch:
         from dnnmem_tune.frontends.torch.emulated.dryrun.history import users_place
 
         frames = [(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_tb(error.__traceback__))]
-        text = " ".join(str(error).split())[:500]
+        # PyTorch's errors go on with general advice.
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:500]
         self.error = (f"{type(error).__name__}: {text}" if text else type(error).__name__, users_place(frames))
 
     def _at_exit(self) -> None:

@@ -190,15 +190,19 @@ def collect_outcomes(results: Path, status: int | None, plan: DryRun, words: Wor
     """
     outcomes = _collect(results)
     if not any(outcome.ending in (Ending.STEPS, Ending.OUT_OF_MEMORY) for outcome in outcomes):
-        _check_ending(outcomes, status, words)
+        _check_ending(outcomes, status, plan, words)
     return _keep_snapshot(outcomes, plan.snapshot)
 
 
-def _check_ending(outcomes: list[ProcessOutcome], status: int | None, words: Words) -> None:
+def _check_ending(outcomes: list[ProcessOutcome], status: int | None, plan: DryRun, words: Words) -> None:
     raised = next((outcome for outcome in outcomes if outcome.ending is Ending.RAISED), None)
     if raised is not None:
         where = f"{raised.place.file}:{raised.place.line}: " if raised.place else ""
-        raise WorkloadError(f"{where}{raised.message}")
+        hint = ""
+        if "invalid device ordinal" in raised.message:
+            cards = plan.card.num_cards
+            hint = f" (the emulated machine has {cards} card{'' if cards == 1 else 's'}; give it more)"
+        raise WorkloadError(f"{where}{raised.message}{hint}")
     if outcomes and status and status > 0 and not any(outcome.num_steps for outcome in outcomes):
         raise WorkloadError(f"the program ended with status {status} before its first step{words.last_line()}")
     if not outcomes:
