@@ -93,12 +93,13 @@ class MemoryGuard:
         self.fixed_params = dict(params or {})
         self.ignored = frozenset(ignore)
         self._workers = workers
-        self._cache_dir = Path(cache_dir) if cache_dir is not None else None
+        self._cache_dir = Path(cache_dir).expanduser() if cache_dir is not None else None
         if tracers is None:
             tracers = _estimator_tracers(workload, self.gpus, {**options, "cache_dir": self._cache_dir})
         self._factories = tuple(tracers)
         self._ranges: dict[str, tuple[float, float]] = {}
         self._out_of_memory: dict[str, int] = {}
+        self._reasons: set[str] = set()
         self.observations: list[Observation] = []
         self._token = uuid.uuid4().hex
         self._start()
@@ -135,7 +136,7 @@ class MemoryGuard:
             verdict = _best([self._judge(index, rest, batch_size) for index in range(len(self._libraries))])
             return self._corrected(verdict, rest, batch_size)
         except DnnMemError as error:
-            return Verdict.unknown(_with_advice(str(error)))
+            return self._unknown(_with_advice(str(error)))
         except Exception as error:  # The study goes on whatever the estimator does; the log has the traceback.
             logger.warning("the estimator failed for %s", params, exc_info=True)
             return Verdict.unknown(f"the estimator failed with {type(error).__name__}: {error}")
@@ -284,6 +285,12 @@ class MemoryGuard:
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> MemoryGuard:
         return self
+
+    def _unknown(self, reason: str) -> Verdict:
+        if reason not in self._reasons:  # Once each: a search meets the same a thousand times.
+            self._reasons.add(reason)
+            logger.warning("a configuration cannot be judged: %s", reason)
+        return Verdict.unknown(reason)
 
     def _split(self, params: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         kept = {name: value for name, value in params.items() if name not in self.ignored}

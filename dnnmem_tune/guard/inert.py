@@ -122,7 +122,7 @@ class InertParameters:
     Example:
         >>> known = InertParameters()
         >>> for rate in (0.001, 0.01, 0.1):
-        ...     known.add(TracedRecord((("lr", rate), ("width", 64)), "a"))
+        ...     _ = known.add(TracedRecord((("lr", rate), ("width", 64)), "a"))
         >>> known.find_equal((("lr", 0.05), ("width", 64))).signature
         'a'
         >>> known.find_equal((("lr", 0.05), ("width", 65))) is None

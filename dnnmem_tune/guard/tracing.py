@@ -39,7 +39,8 @@ class EstimatorTracers:
         self.workload = workload
         self.gpu = gpu
         self.options = dict(options)
-        EstimationSession(workload, **self.options)  # Options that cannot be meant are refused here.
+        # What cannot be meant is refused here: later it would make every verdict unknown.
+        EstimationSession(workload, **self.options).device(gpu)
 
     def identity(self) -> str:
         """Return source, versions and card."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dnnmem_tune.decisions.verdict import VerdictState
-from dnnmem_tune.errors import UsageError, WorkloadError
+from dnnmem_tune.errors import UnknownDeviceError, UsageError, WorkloadError
 from dnnmem_tune.guard import FormulaTracers, MemoryGuard
 from dnnmem_tune.guard.store import CacheWarning
 
@@ -286,6 +286,21 @@ def test_without_a_gpu_every_verdict_is_unknown() -> None:
     assert verdict.state is VerdictState.UNKNOWN
     assert verdict.reason.startswith("no GPU is given")
     assert guard.allows(verdict)
+
+
+def test_why_nothing_can_be_judged_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt parameter would make a guard useless in silence."""
+    guard = guard_of()
+    for width in range(5):
+        guard.check({"widht": width, "batch_size": 8})
+
+    assert caplog.text.count("a configuration cannot be judged: the formula raised KeyError: 'width'") == 1
+
+
+def test_a_card_that_is_not_there_is_refused_at_once() -> None:
+    """Later it would make every verdict unknown."""
+    with pytest.raises(UnknownDeviceError, match="there is no GPU named 'V100-61GB'"):
+        MemoryGuard("resnet50", gpu="V100-61GB")
 
 
 @pytest.mark.parametrize(("policy", "allowed", "violation"), [("run", True, 0.0), ("veto", False, 2.0**-40)])

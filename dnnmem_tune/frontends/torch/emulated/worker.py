@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import resource
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnmem_tune.emulator.card import UNLIMITED_BYTES, Card, decode_card
 from dnnmem_tune.emulator.load import LoadedCard, load
@@ -22,6 +23,9 @@ from dnnmem_tune.errors import UnsupportedError
 from dnnmem_tune.frontends.base import RecordRequest
 from dnnmem_tune.frontends.torch.worker import serve
 from dnnmem_tune.ir.encoding import encode_trace
+
+if TYPE_CHECKING:
+    from dnnmem_tune.frontends.torch.workloads.resolve import Build
 
 Answer = Callable[[RecordRequest, dict[str, Any]], dict[str, Any]]
 
@@ -46,23 +50,49 @@ def prepare(setup: dict[str, Any]) -> Answer:
     skip_large_random_fills()
     answer_known_questions()
     warm_up()
-    build = resolve.load_build(setup["workload"])
-    if torch.cuda.is_initialized():
-        raise UnsupportedError(
-            f"{setup['workload']} uses the GPU while it is imported; move that into build, "
-            "or use the recorder 'fake'"
-        )
+    build = _load_without_the_card(setup["workload"])
     gc.collect()
     gc.freeze()  # children need not look at what is here already
-    return lambda request, message: _answer(build, card, decode_card(setup["card"]), request, message)
+    return lambda request, message: _answer(
+        build or resolve.load_build(setup["workload"]), card, decode_card(setup["card"]), request, message
+    )
+
+
+def _load_without_the_card(workload: str) -> Build | None:
+    """Import the workload, or return nothing if it uses the card while it is imported: each child then does so.
+
+    Children are forked, and CUDA cannot be used on both sides of a fork.
+    """
+    import torch
+
+    from dnnmem_tune.frontends.torch.workloads import resolve
+
+    initialize = torch.cuda._lazy_init
+    asked: list[bool] = []
+
+    def refuse() -> None:
+        asked.append(True)
+        raise UnsupportedError("the card is not there while a workload is imported for every child")
+
+    torch.cuda._lazy_init = refuse
+    try:
+        build = resolve.load_build(workload)
+    except BaseException:
+        if not asked:
+            raise
+    finally:
+        torch.cuda._lazy_init = initialize
+    return None if asked else build
 
 
 def _answer(
-    build: Any, loaded: LoadedCard, card: Card, request: RecordRequest, message: dict[str, Any]
+    build: Build, loaded: LoadedCard, card: Card, request: RecordRequest, message: dict[str, Any]
 ) -> dict[str, Any]:
     from dnnmem_tune.frontends.torch.emulated import convolutions, job
     from dnnmem_tune.operators.scratch import KernelTarget
 
+    # Weights on the CPU are reserved and never touched: what counts is resident memory, which the parent watches.
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     exact = message.get("exact")
     if exact is None:
         loaded.become(dataclasses.replace(card, capacity_bytes=UNLIMITED_BYTES))

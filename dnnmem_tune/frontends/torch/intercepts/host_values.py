@@ -69,6 +69,8 @@ def index_by_mask(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     source, indices, *rest = args
     if not any(index is not None and index.dtype in _MASKS for index in indices):
         return func(*args, **kwargs)
+    if _fills_by_mask(indices, rest, kwargs):
+        return func(source, [source.new_zeros((1,), dtype=torch.long)], *rest, **kwargs)
     expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is None or index.dtype not in _MASKS:
@@ -84,6 +86,23 @@ def index_by_mask(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 _MASKS = (torch.bool, torch.uint8)
+
+
+def _fills_by_mask(indices: list[torch.Tensor | None], rest: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether one number from the host is written where one mask says so: no positions are needed for that.
+
+    Source: ``canDispatchToMaskedFill`` in ``aten/src/ATen/native/IndexingUtils.h``, torch 2.13.
+    """
+    present = [index for index in indices if index is not None]
+    accumulate = rest[1] if len(rest) > 1 else kwargs.get("accumulate", False)
+    return (
+        bool(rest)
+        and not accumulate
+        and len(present) == 1
+        and present[0].dtype in _MASKS
+        and rest[0].numel() == 1
+        and rest[0].device.type == "cpu"
+    )
 
 
 @intercept(aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default)

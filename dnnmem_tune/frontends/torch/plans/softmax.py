@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides
 
 from dnnmem_tune.frontends.torch.plans.registry import Action, Output, Take, memory_plan
 from dnnmem_tune.ir.size import Polynomial
@@ -41,11 +42,14 @@ def safe_softmax(_recorder: Recorder, args: Any, kwargs: Any, outputs: Any) -> I
 
 @memory_plan(aten._softmax_backward_data.default)
 def softmax_backward(_recorder: Recorder, args: Any, _kwargs: Any, outputs: Any) -> Iterator[Action]:
-    """The result, then gradient x output."""
+    """The result, then gradient x output, which takes over gaps and order of the gradient and is copied then."""
     grad, output = args[0], args[1]
     product = torch.result_type(grad, output).itemsize * output.numel()
     yield Output(outputs)
     yield Take(Polynomial(product))
+    order = compute_elementwise_output_strides(grad, output)
+    if not torch.empty_strided(output.shape, order, device="meta").is_contiguous():
+        yield Take(Polynomial(product))
     yield from _contiguous(output)
 
 

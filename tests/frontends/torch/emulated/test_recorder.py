@@ -13,7 +13,7 @@ import pytest
 from dnnmem_tune.allocators.caching import CachingAllocator
 from dnnmem_tune.allocators.policy import CachingPolicy, TieBreak
 from dnnmem_tune.allocators.replay import Timeline, replay
-from dnnmem_tune.errors import DnnMemError, UnsupportedError, WorkloadError
+from dnnmem_tune.errors import DnnMemError, WorkloadError
 from dnnmem_tune.frontends.base import RecordRequest
 from dnnmem_tune.frontends.torch.emulated.client import EmulatedRecorder
 from dnnmem_tune.frontends.torch.emulated.exact import ExactRun
@@ -179,13 +179,24 @@ def test_a_workload_that_fails_is_an_error(open_recorder: Opener, name: str, mes
     assert str(outcome) == message.format(line=line)
 
 
-def test_a_workload_that_needs_the_gpu_to_be_imported_is_refused(open_recorder: Opener, tmp_path: Path) -> None:
-    """Children are forked, and CUDA cannot be used on both sides of a fork."""
+def test_a_workload_that_uses_the_gpu_while_it_is_imported(open_recorder: Opener, tmp_path: Path) -> None:
+    """Children are forked, and CUDA cannot be used on both sides of a fork: each imports it by itself then."""
     file = tmp_path / "eager.py"
-    file.write_text("import torch\nx = torch.zeros(1, device='cuda')\ndef build(batch_size, device): pass\n")
+    file.write_text(
+        "import torch\nx = torch.zeros(1000, device='cuda')\ndef build(batch_size, device): return lambda: x + 1\n"
+    )
+    (outcome,) = open_recorder(file).run([replace(request("mlp"), workload=str(file), params={})])
 
-    with pytest.raises(UnsupportedError, match="uses the GPU while it is imported; move that into build"):
-        open_recorder(f"{file}:build").run([replace(request("mlp"), workload=f"{file}:build")])
+    assert isinstance(outcome, ExactRun), outcome
+    assert outcome.peak_allocated_bytes == 2 * 4096
+
+
+def test_weights_on_the_cpu_take_no_host_memory(open_recorder: Opener) -> None:
+    """Ten gigabytes are reserved and never touched: the limit of a worker is below that."""
+    exact = run(open_recorder, "enormous", batch_size=2)
+
+    assert exact.parts[0].allocated_bytes == 10 * 16384 * 16384 * 4
+    assert exact.fits
 
 
 def test_both_recorders_tell_the_same_categories(open_recorder: Opener) -> None:

@@ -99,6 +99,16 @@ def hungry(batch_size, device):
     return lambda: torch.empty(batch_size, 1 << 30, dtype=torch.uint8, device=device)
 
 
+def enormous(batch_size, device):
+    """Ten gigabytes of weights, built on the CPU as most programs do."""
+    model = nn.Sequential(*[nn.Linear(16384, 16384, bias=False) for _ in range(10)]).to(device)
+
+    def step():
+        model(torch.randn(batch_size, 16384, device=device)).sum().backward()
+
+    return step
+
+
 def raising(batch_size, device):
     """Raises in its first step."""
 
