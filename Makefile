@@ -20,10 +20,16 @@ $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# MXNet 1.9.1, the last release, needs an old numpy, so it has an environment of its own.
+.venv-mxnet/.made:
+	$(PYTHON) -m venv .venv-mxnet
+	.venv-mxnet/bin/python -m pip install --quiet --disable-pip-version-check mxnet==1.9.1 numpy==1.23.5
+	touch $@
+
 maxbatch: $(VENV)/.run
 	$(BIN)/dnnmem-maxbatch --model resnet50 --gpu V100-16GB
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev .venv-mxnet/.made
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # The CUDA build of PyTorch without NVIDIA's libraries, which the emulated card replaces: 1.5 GB in place of 5.5.
@@ -51,4 +57,4 @@ types: $(VENV)/.dev
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(EMULATOR) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(EMULATOR) .venv-mxnet .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -40,6 +40,12 @@ def _bfc(alloc_conf: str, _framework: str) -> AllocatorPolicy:
     return BfcPolicy.from_text(alloc_conf)
 
 
+def _mxnet_pool(alloc_conf: str, _framework: str) -> AllocatorPolicy:
+    from dnnmem_tune.allocators.mxnet_pool import MxnetPoolPolicy
+
+    return MxnetPoolPolicy.from_alloc_conf(alloc_conf)
+
+
 def _onnx(alloc_conf: str, framework: str) -> AllocatorPolicy:
     """Return the arena that runs the model, or the allocator of the framework that is to train it."""
     from dnnmem_tune.allocators.bfc_policy import BfcPolicy
@@ -60,5 +66,6 @@ _POLICIES: dict[str, Callable[[str, str], AllocatorPolicy]] = {
     "torch": _caching,
     "tensorflow": _bfc,
     "onnx": _onnx,
+    "mxnet": _mxnet_pool,
 }
 """Framework -> what makes its policy from the configuration text and the framework's name."""

@@ -91,7 +91,10 @@ ConvWorkspaceOption = Annotated[
 ]
 AllocConfOption = Annotated[
     str | None,
-    typer.Option("--alloc-conf", help="PYTORCH_ALLOC_CONF of the job; by default that of this environment."),
+    typer.Option(
+        "--alloc-conf",
+        help="PYTORCH_ALLOC_CONF of the job, or MXNET_GPU_MEM_...=VALUE; by default that of this environment.",
+    ),
 ]
 FrameworkOption = Annotated[str, typer.Option("--framework", help="torch, tensorflow, mxnet or onnx.")]
 RecorderOption = Annotated[str, typer.Option("--recorder", help="How the job is traced: auto, fake or emulated.")]
@@ -225,6 +228,12 @@ class Job:
             for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
                 if os.environ.get(variable):
                     return os.environ[variable], f"the environment variable {variable}"
+        if self.framework == "mxnet":
+            from dnnmem_tune.allocators.mxnet_pool import VARIABLES
+
+            given = [f"{name}={os.environ[name]}" for name in VARIABLES if os.environ.get(name)]
+            if given:
+                return " ".join(given), "environment variables"
         return None, ""
 
     @contextmanager

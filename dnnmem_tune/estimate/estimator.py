@@ -28,6 +28,7 @@ from dnnmem_tune.estimate.report import (
 )
 from dnnmem_tune.ir.size import Polynomial, Scratch
 from dnnmem_tune.ir.trace import MemoryTrace
+from dnnmem_tune.operators import temp_space
 from dnnmem_tune.operators.convolution import MODELS, RULE
 from dnnmem_tune.operators.scratch import SizeTable
 from dnnmem_tune.units import format_bytes
@@ -249,9 +250,12 @@ class Estimator:
                 for other in self.policy.alternatives()
             ),
         ]
-        if any(isinstance(storage.size, Scratch) and storage.size.rule == RULE for storage in self.trace.storages):
-            # Trying every algorithm is the user's own choice; the other two are the library's.
-            others = {"none", "limited"} - {self.conv_workspace}
+        rules = {storage.size.rule for storage in self.trace.storages if isinstance(storage.size, Scratch)}
+        if rules & {RULE, temp_space.RULE}:
+            # Trying every algorithm is the user's own choice in PyTorch, and the default of MXNet
+            # (MXNET_CUDNN_AUTOTUNE_DEFAULT=1); the other two are the library's.
+            models = MODELS if temp_space.RULE in rules else ("none", "limited")
+            others = set(models) - {self.conv_workspace}
             reasons.append(
                 reason_from(
                     "convolution workspace",

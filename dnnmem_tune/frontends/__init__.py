@@ -68,6 +68,7 @@ def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) ->
     openers: dict[str, Callable[[Any, dict[str, Any], Tracing], TracedWorkload]] = {
         "torch": _open_torch,
         "tensorflow": _open_tensorflow,
+        "mxnet": _open_mxnet,
         "onnx": _open_onnx,
     }
     opener = openers.get(tracing.framework.partition(":")[0])
@@ -128,6 +129,12 @@ def _open_tensorflow(workload: Any, params: dict[str, Any], tracing: Tracing) ->
     from dnnmem_tune.frontends.tensorflow.opening import open_tensorflow
 
     return open_tensorflow(workload, params, tracing)
+
+
+def _open_mxnet(workload: Any, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
+    from dnnmem_tune.frontends.mxnet.opening import open_mxnet
+
+    return open_mxnet(workload, params, tracing)
 
 
 def framework_of(workload: Any, framework: str) -> str:

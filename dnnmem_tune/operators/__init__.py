@@ -11,3 +11,4 @@ from dnnmem_tune.operators import normalization as normalization
 from dnnmem_tune.operators import recurrent as recurrent
 from dnnmem_tune.operators import reduction as reduction
 from dnnmem_tune.operators import sorting as sorting
+from dnnmem_tune.operators import temp_space as temp_space

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import IO, Any
 
-from dnnmem_tune.errors import DnnMemError, UnsupportedError, WorkloadError
+from dnnmem_tune.errors import DnnMemError, MissingPackageError, TraceError, UnsupportedError, WorkloadError
 from dnnmem_tune.frontends.base import RecordRequest
 from dnnmem_tune.frontends.torch.user_frames import is_user_code
 from dnnmem_tune.ir.encoding import encode_trace
@@ -269,12 +269,20 @@ def _ending(status: int) -> str:
     return f"ended with status {os.waitstatus_to_exitcode(status)} and no result"
 
 
+_OWN_KINDS: tuple[tuple[type[DnnMemError], str], ...] = (
+    (UnsupportedError, "unsupported"),
+    (WorkloadError, "workload"),
+    (MissingPackageError, "package"),
+    (TraceError, "trace"),
+)
+"""Errors that are raised on purpose -> kind; the first that holds."""
+
+
 def describe_error(error: BaseException, memory_limit: int = 0) -> dict[str, str]:
     """Return the kind and the one-line message of what user code raised."""
-    if isinstance(error, UnsupportedError):
-        return {"kind": "unsupported", "message": str(error)}
     if isinstance(error, DnnMemError):
-        return {"kind": "workload" if isinstance(error, WorkloadError) else "usage", "message": str(error)}
+        kind = next((name for known, name in _OWN_KINDS if isinstance(error, known)), "usage")
+        return {"kind": kind, "message": str(error)}
     where = _user_line(error)
     if isinstance(error, _LoadingTimeout):
         return {"kind": "trace", "message": f"{where}{error}"}
