@@ -37,7 +37,7 @@ Not so inside a ``CachedOp``, as far as the GPU build shows: an LSTM's pool is 6
 
 _IMPERATIVE_NOTE = (
     "Imperative execution gives memory back as its threads come to it: of five networks the GPU build's pool was "
-    "within 2 % of the estimate for four, and 22 to 38 % above it for ResNet-50, varying from run to run."
+    "within 6 % of the estimate for four, and 22 to 38 % above it for ResNet-50, varying from run to run."
 )
 
 _SINGLE = 4
