@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 
 .PHONY: maxbatch test test-emulator lint types check clean
 
-# What an answer needs, and no more. torch 2.13.0 has a CPU build on every platform index used
-# here; the plain name would pull a CUDA build of several gigabytes.
+# What an answer needs, and no more. torch is pinned to the release that the traces are tested with;
+# the plain name may pull a CUDA build of several gigabytes.
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed, this is " + sys.version'
 	$(PYTHON) -m venv $(VENV)

@@ -323,9 +323,13 @@ def _hyperparameter(option: str, model: str) -> str:
     return "in_features" if known in _VECTORS else "image_size"
 
 
+_NO_NUMBERS = {text: float(text) for text in ("nan", "inf", "+inf", "-inf")}
+"""Read as what they say, so that they are refused as such and not passed on as text."""
+
+
 def _literal(text: str) -> Any:
     """Return a Python literal, or the text itself where it is none."""
-    words = {"true": True, "false": False, "none": None}
+    words = {"true": True, "false": False, "none": None, **_NO_NUMBERS}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
     try:

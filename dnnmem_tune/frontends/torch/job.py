@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from dnnmem_tune.errors import WorkloadError
 from dnnmem_tune.frontends.base import RecordRequest
 from dnnmem_tune.frontends.torch.cuda_build import answer_for_libraries
 from dnnmem_tune.frontends.torch.fake_mode import FakeCudaMode
 from dnnmem_tune.frontends.torch.recorder import Recorder
+from dnnmem_tune.frontends.torch.workloads.user_code import require_parameters
 from dnnmem_tune.ir.trace import MemoryTrace
 
 Step = Callable[[], object]
@@ -29,8 +31,11 @@ def record_job(build: Build, request: RecordRequest, mode: FakeCudaMode) -> Memo
 
     Raises:
         TypeError: If ``build`` does not return a function.
+        UsageError: If it does not take one of the hyperparameters.
+        WorkloadError: If nothing is allocated on the device.
 
     """
+    require_parameters(build, request.params)
     recorder = Recorder(request.compute_capability)
     # Cyclic garbage would be found at other places in every trace: collect it between steps only.
     gc.disable()
@@ -53,4 +58,8 @@ def record_job(build: Build, request: RecordRequest, mode: FakeCudaMode) -> Memo
             recorder.mark(f"step {index}")
         trace = recorder.finish()
     gc.enable()
+    if not trace.events:
+        raise WorkloadError(
+            "the step allocates nothing on the GPU; move the model and each batch to the `device` of build"
+        )
     return trace

@@ -13,12 +13,13 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from dnnmem_tune.errors import WorkloadError
-from dnnmem_tune.frontends.torch.workloads.training_step import near
+from dnnmem_tune.frontends.torch.workloads.training_step import check_names, near
 
 FILE_MODULE_PREFIX = "_dnnmem_workload_"
 """Start of the module name of a file that belongs to no package; such a name cannot be imported elsewhere."""
@@ -98,6 +99,24 @@ def require_build(build: Any, shown: str) -> None:
     if names == ["batch_size", "device"][: len(names)] and (len(names) == 2 or takes_any):
         return
     raise WorkloadError(f"{_definition(build) or shown}: it takes {signature}; {wanted}")
+
+
+def require_parameters(build: Any, params: Iterable[str]) -> None:
+    """Check that ``build`` takes these hyperparameters.
+
+    Raises:
+        UsageError: For the first that it does not take, with the near matches and those it takes.
+
+    """
+    try:
+        signature = inspect.signature(build)
+    except (ValueError, TypeError):  # some callables in C have none; the call itself will tell
+        return
+    parameters = signature.parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
+    check_names(params, (name for name in names if name not in ("batch_size", "device")), of="the workload")
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
