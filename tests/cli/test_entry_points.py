@@ -74,7 +74,7 @@ def test_maxbatch_answers_for_a_file_of_the_users(tmp_path: Path) -> None:
     [
         (None, ("--workload", "missing.py:build"), 1, ("missing.py",)),
         (STEP, ("--workload", "train.py:other"), 1, ("other", "train.py")),
-        (STEP, ("--workload", "train.py:build", "--set", "depth=3"), 1, ("depth",)),
+        (STEP, ("--workload", "train.py:build", "--set", "depth=3"), 2, ("depth", "width")),
         ("def build(batch_size, device):\n    raise ValueError('no data')\n", (), 1, ("no data", "train.py")),
         ("import sys\ndef build(batch_size, device):\n    sys.exit(4)\n", (), 1, ("exit",)),
         (STEP, ("--workload", "train.py:build", "--gpu", "V100-16G"), 2, ("V100-16GB",)),
