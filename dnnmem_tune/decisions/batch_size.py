@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MAX_BATCH_SIZE = 2**31 - 1
 """No kernel indexes a longer axis; a search without an upper bound ends here."""
 
+_MOST_STEPS = 24
+"""Looks taken beyond the first boundary, each a replay of some milliseconds."""
+
 NUM_NEIGHBOURS = 4
 """How many values above the answer are looked at, half as many below it, and the next round ones."""
 
@@ -191,6 +194,8 @@ def largest_batch(
     if runnable is None:
         return _result(search, grid, None, None, searched)
     best, bound = _boundary(search, runnable)
+    if certainly_exceeds is not None and num_neighbours:
+        best, bound = _beyond_gaps(search, runnable, best, bound)
     for value in _neighbours(runnable, best, bound, num_neighbours):
         if not search.certainly_exceeds(value):
             search.look(value)
@@ -267,6 +272,36 @@ def _certain_bound(search: _Search, grid: Grid) -> int:
         else:
             low = middle
     return high
+
+
+def _beyond_gaps(
+    search: _Search, grid: Grid, best: int | None, bound: int | None
+) -> tuple[int | None, int | None]:
+    """Return the boundary of the highest values that fit, where some beyond the first boundary do.
+
+    A job that has to give its cache back may fit at a batch and not at smaller ones: with other
+    sizes the cache is given back at another place. What is not certainly too large is looked at in
+    even steps, from the top.
+    """
+    if best is None or bound is None:
+        return best, bound
+    ceiling = _certain_bound(search, grid)
+    if ceiling >= grid.length:
+        return best, bound
+    above = ceiling
+    for index in range(ceiling - 1, bound, -max(1, (ceiling - bound) // _MOST_STEPS)):
+        if not search.look(grid.value(index)).fits:
+            above = index
+            continue
+        low = index
+        while above - low > 1:
+            middle = (low + above) // 2
+            if search.look(grid.value(middle)).fits:
+                low = middle
+            else:
+                above = middle
+        return low, above
+    return best, bound
 
 
 def _gained(grid: Grid, before: tuple[int, int], after: tuple[int, int]) -> bool:

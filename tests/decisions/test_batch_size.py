@@ -244,3 +244,18 @@ def test_value_that_the_workload_refuses_is_a_bound_and_not_too_large() -> None:
 
     assert (result.largest_batch, result.first_too_large) == (512, None)
     assert result.reason == "the workload does not run at seq_len 513: expected more than 1 value per channel"
+
+
+def test_what_fits_beyond_a_gap_is_found() -> None:
+    """A job that gives its cache back fits at 7352 of a T4 and not at 6881, as PyTorch's own allocator has it."""
+
+    def probe(batch: int) -> Verdict:
+        fits = batch <= 6880 or 7340 <= batch <= 7352
+        peak = 1000 if fits else 1001
+        return (Verdict.fits if fits else Verdict.exceeds)(peak_bytes=peak, limit_bytes=1000)
+
+    result = largest_batch(probe, certainly_exceeds=lambda batch: batch > 7400, multiple_of=4)
+
+    assert (result.largest_batch, result.first_too_large) == (7352, 7356)
+    assert not result.monotone
+    assert len(result.probes) < 80
