@@ -200,6 +200,8 @@ class _Look:
 
     def certainly_exceeds(self, batch_size: int) -> bool:
         """Compare live bytes with the card: an estimate that costs no replay, where one trace serves all."""
+        if self._session.traced(self._device, self._params).unfitted_reason:
+            return False  # a trace for each look would cost more than it saves
         try:
             estimator = self._session.estimator(batch_size, self._device, self._params, reusable=True)
         except WorkloadError:

@@ -25,7 +25,7 @@ from dnnmem_tune.decisions.comparison import Comparison
 from dnnmem_tune.decisions.remedies import Remedy
 from dnnmem_tune.decisions.verdict import Verdict, verdict_of
 from dnnmem_tune.errors import UsageError
-from dnnmem_tune.frontends import Tracing, framework_of, open_workload
+from dnnmem_tune.frontends import Tracing, framework_of, is_card_specific, open_workload
 from dnnmem_tune.frontends.traced import TracedWorkload
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class EstimationSession:
             **{name: limit for name, limit in limits.items() if limit is not None},
         )
         self._traced: OrderedDict[str, TracedWorkload] = OrderedDict()
-        self._workers: OrderedDict[tuple[int, int], TracedWorkload] = OrderedDict()
+        self._workers: OrderedDict[tuple[int, ...], TracedWorkload] = OrderedDict()
+        self._is_card_specific: bool | None = None
         self._first_batch: dict[int, int] = {}
         self._estimators: OrderedDict[tuple[int, DeviceProfile], Estimator] = OrderedDict()
 
@@ -314,8 +315,8 @@ class EstimationSession:
         return estimator
 
     def traced(self, device: DeviceProfile, params: dict[str, Any]) -> TracedWorkload:
-        """Return the workload opened for these plain hyperparameters and this card's compute capability."""
-        key = json.dumps([params, device.compute_capability], sort_keys=True)
+        """Return the workload opened for these plain hyperparameters and this kind of card."""
+        key = json.dumps([params, self._kind(device)], sort_keys=True)
         if key not in self._traced:
             major, minor = device.compute_capability
             self._progress(f"tracing {self.name} for compute capability {major}.{minor}")
@@ -327,20 +328,28 @@ class EstimationSession:
 
     def _worker(self, device: DeviceProfile) -> TracedWorkload:
         """Return the workload with a process that traces any hyperparameters for this card's capability."""
-        capability = device.compute_capability
-        if capability not in self._workers:
+        kind = self._kind(device)
+        if kind not in self._workers:
             tracing = replace(
                 self._tracing,
-                compute_capability=capability,
+                compute_capability=device.compute_capability,
                 total_bytes=device.total_bytes,
                 num_sms=device.num_sms,
             )
-            self._workers[capability] = open_workload(self.workload, params={}, tracing=tracing)
-        self._workers.move_to_end(capability)
+            self._workers[kind] = open_workload(self.workload, params={}, tracing=tracing)
+        self._workers.move_to_end(kind)
         # A closed one keeps its traces; only a trace that is still missing would start its process again.
         for used_before in list(self._workers.values())[:-_PROCESSES_KEPT]:
             used_before.close()
-        return self._workers[capability]
+        return self._workers[kind]
+
+    def _kind(self, device: DeviceProfile) -> tuple[int, ...]:
+        """What of a card its traces depend on: the capability, or each thing that PyTorch itself asks it for."""
+        if self._is_card_specific is None:
+            self._is_card_specific = is_card_specific(self._tracing)
+        if not self._is_card_specific:
+            return device.compute_capability
+        return (*device.compute_capability, device.num_sms, device.total_bytes)
 
 
 def _one_of(value: object, choices: tuple[str, ...], name: str) -> None:

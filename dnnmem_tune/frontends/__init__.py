@@ -52,6 +52,15 @@ class Tracing:
     """What only one front-end understands."""
 
 
+def is_card_specific(tracing: Tracing) -> bool:
+    """Whether a trace holds for one kind of card only: PyTorch itself takes scratch by its multiprocessors."""
+    if tracing.framework != "torch" or tracing.recorder == "fake":
+        return False
+    from dnnmem_tune.frontends.torch.emulated.opening import Unavailable, find_emulation
+
+    return not isinstance(find_emulation(tracing.options.get("torch_python")), Unavailable)
+
+
 def open_workload(workload: Any, *, params: dict[str, Any], tracing: Tracing) -> TracedWorkload:
     """Return the traces of a workload; nothing runs until a trace is asked for.
 

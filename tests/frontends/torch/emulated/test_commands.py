@@ -125,3 +125,12 @@ def test_examples_run_as_they_are(installation: Installation, name: str) -> None
     assert code == 0
     assert document["processes"][0]["ending"] == "steps"
     assert Path(document["processes"][0]["peak_place"]["file"]).name == program.name
+
+
+def test_traces_of_the_emulated_card_are_kept_by_card(installation: Installation) -> None:
+    """Scratch depends on multiprocessors, so that a trace for one card must not answer for another."""
+    from dnnmem_tune.frontends import Tracing, is_card_specific
+
+    options = {"torch_python": installation.python}
+    assert is_card_specific(Tracing(recorder="auto", options=options)) is True
+    assert is_card_specific(Tracing(recorder="fake", options=options)) is False
