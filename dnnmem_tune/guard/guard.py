@@ -338,7 +338,7 @@ class MemoryGuard:
 
 
 def _with_advice(reason: str) -> str:
-    if "unexpected keyword argument" in reason:
+    if "has no hyperparameter" in reason or "unexpected keyword argument" in reason:
         return f"{reason}; if the workload does not need it, pass ignore=[...] with its name to MemoryGuard"
     return reason
 

@@ -85,7 +85,7 @@ def test_a_parameter_that_the_workload_does_not_take_is_unknown_with_advice(guar
     verdict = guard.check({"width": 64, "epochs": 90, "batch_size": 8})
 
     assert verdict.state is VerdictState.UNKNOWN
-    assert "unexpected keyword argument 'epochs'" in verdict.reason
+    assert "'epochs'" in verdict.reason
     assert "pass ignore=[...] with its name to MemoryGuard" in verdict.reason
 
 
