@@ -76,8 +76,8 @@ def test_a_run_that_fits_is_described(installation: Installation) -> None:
 
 def test_a_run_that_does_not_fit_is_exit_code_3(installation: Installation) -> None:
     """As JSON, with the place."""
-    command = [installation.python, str(TRAIN), "--batch-size", "400000"]
-    code, output, _error = invoke("dryrun", "--gpu", "2GiB", "--json", "--", *command)
+    command = [installation.python, str(TRAIN), "--batch-size", "100000"]
+    code, output, _error = invoke("dryrun", "--gpu", "1GiB", "--json", "--", *command)
     document = json.loads(output)
 
     assert code == 3

@@ -45,7 +45,7 @@ def trouble(where: str) -> None:
 trouble("start")
 model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).to(arguments.device)
 optimizer = torch.optim.Adam(model.parameters())
-loader = torch.utils.data.DataLoader(torch.randn(8 * arguments.batch_size, 1024), batch_size=arguments.batch_size)
+loader = torch.utils.data.DataLoader(torch.zeros(8 * arguments.batch_size, 1024), batch_size=arguments.batch_size)
 for batch in loader:
     batch = batch.to(arguments.device)
     loss = model(batch).square().mean()
