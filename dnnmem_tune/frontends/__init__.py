@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnmem_tune import __version__
-from dnnmem_tune.errors import UnsupportedError, UsageError
+from dnnmem_tune.errors import TraceError, UnsupportedError, UsageError
 from dnnmem_tune.frontends.base import DEFAULT_STEPS, RecordRequest
 from dnnmem_tune.frontends.trace_store import DiskStore
 from dnnmem_tune.frontends.traced import TracedWorkload
@@ -116,6 +116,7 @@ def _torch_recorder(reference: str, tracing: Tracing) -> TorchRecorder:
     from dnnmem_tune.frontends.torch.client import TorchRecorder
 
     if tracing.recorder != "fake":
+        from dnnmem_tune.emulator.cache import ensure_build
         from dnnmem_tune.frontends.torch.emulated.opening import Unavailable, find_emulation, open_recorder
 
         match find_emulation(tracing.options.get("torch_python")):
@@ -123,7 +124,13 @@ def _torch_recorder(reference: str, tracing: Tracing) -> TorchRecorder:
                 if tracing.recorder == "emulated":
                     raise UnsupportedError(reason)
             case installation:
-                return open_recorder(reference, tracing, installation)
+                try:
+                    ensure_build(installation)
+                except TraceError:
+                    if tracing.recorder == "emulated":
+                        raise
+                else:
+                    return open_recorder(reference, tracing, installation)
     return TorchRecorder(
         reference,
         compute_capability=tracing.compute_capability,

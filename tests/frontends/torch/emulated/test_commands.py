@@ -134,3 +134,22 @@ def test_traces_of_the_emulated_card_are_kept_by_card(installation: Installation
     options = {"torch_python": installation.python}
     assert is_card_specific(Tracing(recorder="auto", options=options)) is True
     assert is_card_specific(Tracing(recorder="fake", options=options)) is False
+
+
+def test_auto_goes_on_with_fake_tensors_where_nothing_can_be_built(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for the emulated card by name is told why there is none."""
+    from dnnmem_tune.emulator import cache
+    from dnnmem_tune.errors import TraceError
+    from dnnmem_tune.frontends import Tracing, open_workload
+
+    def fail(*_arguments: object, **_options: object) -> Path:
+        raise TraceError("building the emulated card failed: out of tea")
+
+    monkeypatch.setattr(cache, "ensure_build", fail)
+    options = {"torch_python": installation.python}
+    with open_workload("mlp", params={}, tracing=Tracing(recorder="auto", options=options)) as traced:
+        assert traced.num_traces == 0
+    with pytest.raises(TraceError, match="out of tea"):
+        open_workload("mlp", params={}, tracing=Tracing(recorder="emulated", options=options))
