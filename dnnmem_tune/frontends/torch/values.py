@@ -20,7 +20,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 _MAX_ELEMENTS = 1 << 16
-"""Larger tensors are data or weights; no program computes a size with them."""
+"""Larger tensors of numbers are data or weights; no program computes a size with them."""
+
+_MAX_WHOLE_ELEMENTS = 1 << 22
+"""Positions and padding masks have an element for each token of a batch: 2,048 sequences of 2,048."""
 
 _WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
@@ -60,12 +63,14 @@ def remember(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 def may_be_known(tensor: torch.Tensor) -> bool:
     """Whether values of such a tensor are kept at all."""
-    return (tensor.device.type == "cpu" or tensor.dtype in _WHOLE) and tensor.numel() <= _MAX_ELEMENTS
+    if tensor.dtype in _WHOLE:
+        return tensor.numel() <= _MAX_WHOLE_ELEMENTS
+    return tensor.device.type == "cpu" and tensor.numel() <= _MAX_ELEMENTS
 
 
 def may_follow(func: Any, output: torch.Tensor) -> bool:
     """Whether the value of what an operator returned is worth keeping."""
-    return may_be_known(output) or (func in _CONSTANTS and output.numel() <= _MAX_ELEMENTS)
+    return may_be_known(output) or (func in _CONSTANTS and output.numel() <= _MAX_WHOLE_ELEMENTS)
 
 
 def follow(func: Callable[..., Any], args: Any, kwargs: Any, outputs: Any) -> None:

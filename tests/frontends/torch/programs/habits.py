@@ -160,6 +160,8 @@ def sizes_from_values(batch_size: int, device: torch.device) -> Step:
     rates = [rate.item() for rate in torch.linspace(0, 0.1, 4)]
     assert abs(rates[3] - 0.1) < 1e-6
     assert bool(torch.ones(batch_size, 4, dtype=torch.long, device=device).all())
+    positions = torch.arange(2048, device=device).repeat(64, 1)
+    assert bool((positions.diff(dim=1) == 1).all())  # as decoders ask whether sequences are packed
     layers = [module for width in widths for module in (nn.Linear(16, width), nn.Linear(width, 16))]
     return _Loop(batch_size, device, nn.Sequential(*layers).to(device))
 
